@@ -12,15 +12,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.host import ClientHost
-from coterie.core.engines.worker import Service
+from coterie.core.engines.worker import ClientHost, Service
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

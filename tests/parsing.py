@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from coterie.core.settings.config_files import read_config
-from coterie.core.settings.configuration import split
+from coterie.core.settings.configuration import read_config, split
 from coterie.core.settings.schema import build
 
 Settings = TypeVar("Settings")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.cli.bench import clone_of
+from coterie.core.cli.papers import clone_of
 from coterie.core.registry.papers import papers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -49,7 +49,7 @@ def test_every_paper_of_the_repository_names_one_of_its_benchmarks() -> None:
 def test_they_are_found_from_any_folder(elsewhere: Path) -> None:
     code = (
         "import json, sys\n"
-        "from coterie.core.cli.bench import reach\n"
+        "from coterie.core.cli.papers import reach\n"
         "from coterie.core.registry.papers import load, papers\n"
         "found = []\n"
         "for name in sys.argv[1:]:\n"

@@ -4,12 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.registry.papers import Paper, load, papers
-from coterie.core.settings.config_files import read_packed
-from coterie.core.settings.configuration import configure
-from coterie.core.settings.packed import paper_file, presets, sweep_file, variants
+from coterie.core.cli.sweep import read_sweep
+from coterie.core.registry.papers import (
+    Paper,
+    load,
+    paper_file,
+    papers,
+    presets,
+    sweep_file,
+    variants,
+)
+from coterie.core.settings.configuration import configure, read_packed
 from coterie.core.settings.parser import leaves
-from coterie.core.settings.sweeps import read_sweep
 
 SWEEPS = Path(__file__).resolve().parents[1] / "configs" / "sweeps"
 each_paper = pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)

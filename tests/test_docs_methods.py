@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coterie.core import methods as baselines
-from coterie.core.front import own_methods
+from coterie.core.front import method_settings
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "methods.md").read_text()
 NUMBER = re.compile(r"\d+\.\d+")
@@ -60,7 +60,7 @@ def test_every_method_has_its_row():
 
 
 def test_a_method_of_ones_own_runs(capsys, monkeypatch):
-    monkeypatch.setattr(own_methods, "_named", {})
+    monkeypatch.setattr(method_settings, "_named", {})
     short, own, _ = blocks("python")
     assert len(own.split("fed = ")[0].strip().splitlines()) <= 30
     names = {"__name__": "example"}

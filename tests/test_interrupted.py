@@ -19,7 +19,7 @@ import pytest
 from coterie.core.cli.main import main
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables import catalogue
-from coterie.core.tables.progress import Counting
+from coterie.core.tables.jobs import Counting
 
 PATIENCE = 120.0  # seconds, on a machine that does other things
 # On one core, a table has one worker. Started in the background, pytest and so its children would

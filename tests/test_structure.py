@@ -80,7 +80,7 @@ def imported(tree: ast.Module) -> set[str]:
 def room_of(module: str) -> str:
     """Return the room of a module: its folder inside the package, or its own name on the top floor.
 
-    ``coterie.core.data.samples.sizes`` is in ``data/samples``, ``coterie.page.client`` in
+    ``coterie.core.data.samples.partitions`` is in ``data/samples``, ``coterie.page.client`` in
     ``client``.
     """
     inside = module.split(".")[2:]

@@ -11,8 +11,7 @@ import torch
 from benchmarks.assisted.rounds import Rounds, Watched, first_round
 from benchmarks.assisted.sizes import ML_10M, Size, draw_cells
 from coterie.assisted.experiment import Experiment
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import Settings, TrainSettings
+from coterie.assisted.settings import DomainSettings, Settings, TrainSettings
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.tensors.keys import Key
 

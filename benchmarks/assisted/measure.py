@@ -9,7 +9,7 @@ from benchmarks.assisted.rounds import Idle, Rounds, Work, use_of
 from benchmarks.assisted.training import local_training
 from benchmarks.core.machine import Limits
 from benchmarks.core.timing import CPU_MS, Row, in_turns, row
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings import Settings
 from coterie.core.tables.stopwatch import one_thread
 from coterie.core.tensors.keys import Key
 

@@ -12,12 +12,12 @@ from torch import Tensor
 from benchmarks.assisted.training import ADAM_BYTES, operations
 from benchmarks.core.machine import forget_peak, most_resident, resident
 from benchmarks.core.timing import in_a_process
+from coterie.assisted.aae.cells import Pattern
 from coterie.assisted.aae.network import AAE, Params
-from coterie.assisted.aae.pattern import Pattern
 from coterie.assisted.client import Organisation
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.learner import Learner
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings import Settings
 from coterie.assisted.view import View
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed, values_of

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from benchmarks.assisted.loop import UserLoop
 from benchmarks.assisted.sizes import ML_100K, ML_100K_RATINGS, Drawn, Size, draw
 from benchmarks.core.machine import Limits
 from benchmarks.core.timing import CPU_MS, Row, in_turns, row
-from coterie.assisted.aae.inputs import Inputs
+from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.assisted.aae.network import AAE
-from coterie.assisted.aae.packing import Packing
-from coterie.assisted.aae.pattern import Pattern
-from coterie.assisted.aae.training import Plan, Steps, Trained, batches_of, train
+from coterie.assisted.aae.training import Packing, Plan, Steps, Trained, batches_of, train
 from coterie.assisted.objective import Squared
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.row_optimizer import RowAdam

@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 from coterie.continual.backbones import make_backbone
 from coterie.continual.settings import ReplaySettings, Settings
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 Batch = tuple[Tensor, Tensor]  # items, labels
 DrawSubset = Callable[[int, int, int], Tensor]

@@ -29,8 +29,7 @@ from benchmarks.core.data import own_files
 from benchmarks.core.machine import Limits
 from benchmarks.core.timing import CPU_MS, Row, in_turns, row
 from benchmarks.core.trainer import trainer_overhead
-from coterie.continual.readings import resolve
-from coterie.continual.settings import Settings
+from coterie.continual.settings import Settings, resolve
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.tables.paired import spread

@@ -14,21 +14,20 @@ from coterie.continual.batches import draw_batches
 from coterie.continual.client import ContinualClient
 from coterie.continual.experiment import Experiment
 from coterie.continual.messages import UPDATE, ItemTable
-from coterie.continual.readings import resolve
-from coterie.continual.settings import Settings
-from coterie.core.data.interactions.places import distinct_places
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.continual.settings import Settings, resolve
+from coterie.core.data.interactions.negatives import distinct_places
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.data.sources.catalogue import load_all
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.uploads import Sum
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 _AT_A_TIME = 4096  # clients whose items are drawn at once
 _SPREAD = 0.8  # standard deviation of the logarithm of the lengths

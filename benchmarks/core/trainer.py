@@ -15,7 +15,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
-from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.trainer import fit
 
 

@@ -11,13 +11,13 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples, OrganisationData, Queries
-from coterie.llm.settings.backbone import LoraSettings
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from benchmarks.llm.memory import memory
 from benchmarks.llm.split import split
 from benchmarks.llm.switching import switching
 from coterie.core.errors import UserError
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 
 
 def bench(settings: Settings) -> Iterator[Row]:

@@ -20,15 +20,14 @@ from benchmarks.core.machine import (
 from benchmarks.core.timing import Row, in_a_process, row
 from benchmarks.llm.federation import Shape
 from coterie.core.federation.federation import Federation
-from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.replies import ListReplies
+from coterie.core.protocol.cohort import Cohort, ListReplies
 from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone_settings import LoraSettings
 from coterie.llm.client import Organisation
 from coterie.llm.messages import TrainedAdapter
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import LoraSettings
-from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
 from coterie.llm.state import ServerState
 
 # 78 MB; LoRA on queries and values, as BIGRec has it. Short histories: activations stay small.

@@ -21,7 +21,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.tables.stopwatch import one_thread
 from coterie.llm.adapter import Adapter
-from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.backbone_settings import LoraSettings
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import Cut, cut
 from coterie.llm.split.middle import Middle, Training

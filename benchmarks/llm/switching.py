@@ -28,7 +28,7 @@ from coterie.llm.mixing import (
     warm_up,
 )
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.settings import Settings, TrainSettings
 
 _STATES = 8  # whole copies of the model that the plain way goes through; K would not fit
 

@@ -19,7 +19,7 @@ from coterie.core.tensors.keys import Key
 from coterie.msmt.aggregation.coordination import coordinate, gram_of
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 SMALL = ModelSettings(name="mmoe", embedding=8, expert_layers=(64, 32), tower_layers=(32, 16))
 _KEY = Key.from_seed(0)

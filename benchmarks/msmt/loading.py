@@ -16,7 +16,7 @@ from benchmarks.core.timing import Row, in_a_process, row
 from benchmarks.msmt.steps import ALIEXPRESS
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.samples.streamed import RowRange, StreamedSamples
-from coterie.core.data.sources.arrow_writer import ROWS, SampleWriter
+from coterie.core.data.sources.arrow_samples import ROWS, SampleWriter
 from coterie.core.data.sources.sample_forms import Field
 from coterie.core.tensors.keys import Key
 

@@ -14,11 +14,10 @@ from benchmarks.msmt.plain import PlainMMoE
 from benchmarks.msmt.steps import ALIEXPRESS, PAPER, Trained, draw, largest_difference
 from coterie.core.tables.stopwatch import one_thread
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.settings.model import ModelSettings
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import ModelSettings, Settings
 
 STEP_MS = "CPU ms a step"
 _COMPARED = 256  # samples on which results are compared in float64

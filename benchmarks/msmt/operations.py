@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.fast.fields import Plan
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 _FORWARD, _TRAINED = 2, 6
 """Operations a weight and sample: forward, and with both gradients."""

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from benchmarks.msmt.plain import PlainMMoE
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch, MultiTask
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 ALIEXPRESS = Schema(
     ("ctr", "ctcvr"),

@@ -17,9 +17,9 @@ from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
 from coterie.core.settings.schema import changed
 from coterie.core.tensors.device import CPU, choose_device
-from coterie.page.models.pictures import Normalise, resnet18
+from coterie.page.models import Normalise, resnet18
 from coterie.page.readings import resolve
-from coterie.page.settings.run import Settings
+from coterie.page.settings import Settings
 from coterie.page.tables import times
 
 _LOOP_CLIENTS = 5  # that the loop trains; it is far too slow to train all in every turn

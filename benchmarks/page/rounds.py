@@ -18,7 +18,7 @@ from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.experiment import Experiment
-from coterie.page.settings.run import Settings
+from coterie.page.settings import Settings
 
 _NEVER = 1 << 30  # rounds without an evaluation
 _WARM_ROUNDS = 2

@@ -13,7 +13,7 @@ from tests.forks import status
 import coterie.core.training.train  # noqa: F401  (what every fork needs)
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import load
-from coterie.core.training.callbacks import curves
+from coterie.core.training.callbacks import files
 
 
 def run(path, step, *words):
@@ -32,7 +32,7 @@ def run(path, step, *words):
 
 if __name__ == "__main__":
     jobs = json.loads(sys.argv[1])
-    curves.render = lambda *_: []  # what draws is imported for longer than these rounds take
+    files.render = lambda *_: []  # what draws is imported for longer than these rounds take
     for path, *_ in jobs:
         load(path)
     print(json.dumps([status(lambda job=job: run(*job)) for job in jobs]))

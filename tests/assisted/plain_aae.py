@@ -4,10 +4,9 @@ import torch
 from torch import nn
 
 from coterie.assisted.aae.batches import spared
-from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 def dense(columns, values, n_columns):

@@ -2,11 +2,10 @@
 
 import torch
 
-from coterie.assisted.data.organisations import Organisations, OwnDomain
-from coterie.assisted.halves import make_server
-from coterie.assisted.methods import make_client
-from coterie.core.data.interactions.cells import Cells
-from coterie.core.data.interactions.domains import Domain
+from coterie.assisted.algorithm import make_server
+from coterie.assisted.client import make_client
+from coterie.assisted.data import Organisations, OwnDomain
+from coterie.core.data.interactions.cells import Cells, Domain
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.card import Card
 from coterie.core.run.driver import FederatedRun

@@ -4,12 +4,16 @@ import torch
 
 from coterie.assisted.algorithm import Relay
 from coterie.assisted.client import Organisation
-from coterie.assisted.data.organisations import Organisations, OwnDomain
+from coterie.assisted.data import Organisations, OwnDomain
 from coterie.assisted.readings import resolve
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import AssistSettings, ModelSettings, Settings, TrainSettings
-from coterie.core.data.interactions.cells import Cells
-from coterie.core.data.interactions.domains import Domain
+from coterie.assisted.settings import (
+    AssistSettings,
+    DomainSettings,
+    ModelSettings,
+    Settings,
+    TrainSettings,
+)
+from coterie.core.data.interactions.cells import Cells, Domain
 from coterie.core.federation.federation import Federation
 from coterie.core.run.driver import FederatedRun
 

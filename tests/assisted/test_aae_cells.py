@@ -3,10 +3,8 @@
 import pytest
 import torch
 
-from coterie.assisted.aae.cells import _transposed_by_sorting, transposed
-from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.pattern import Pattern
-from coterie.core.tensors.ragged import Ragged
+from coterie.assisted.aae.cells import Inputs, Pattern, _transposed_by_sorting, transposed
+from coterie.core.tensors.stacked import Ragged
 
 
 def numbers(*shape):

@@ -5,11 +5,10 @@ import torch
 from tests.assisted.plain_aae import KEY, Task, dense, ragged
 
 from benchmarks.assisted.loop import PlainAAE
-from coterie.assisted.aae import prediction
-from coterie.assisted.aae.network import AAE
-from coterie.assisted.aae.pattern import Pattern
-from coterie.assisted.aae.prediction import predict
-from coterie.core.tensors.ragged import Ragged
+from coterie.assisted.aae import network as prediction
+from coterie.assisted.aae.cells import Pattern
+from coterie.assisted.aae.network import AAE, predict
+from coterie.core.tensors.stacked import Ragged
 
 
 def plain(network, params, ratings, sides):

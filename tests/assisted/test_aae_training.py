@@ -9,15 +9,12 @@ from tests.assisted.plain_aae import KEY, Task, plain_training
 
 from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.batches import Draws, RowBatches
-from coterie.assisted.aae.dense import dense_loss
-from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.network import AAE
-from coterie.assisted.aae.passes import value_and_gradients
-from coterie.assisted.aae.pattern import Pattern
-from coterie.assisted.aae.training import Plan, train
+from coterie.assisted.aae.cells import Inputs, Pattern
+from coterie.assisted.aae.network import AAE, value_and_gradients
+from coterie.assisted.aae.training import Plan, dense_loss, train
 from coterie.assisted.objective import Logistic, Squared
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 PLAN = Plan(epochs=4, batch_rows=6, lr=1e-2)
 PLANS = {

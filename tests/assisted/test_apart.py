@@ -8,15 +8,14 @@ import pytest
 import torch
 from tests.assisted.small_domains import KEY, finished, organisations, own_domain, run_of
 
-from coterie.assisted.apart.client import Apart
-from coterie.assisted.apart.messages import ApartState, Epochs
-from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.prediction_messages import Predictions
+from coterie.assisted.apart import Apart
+from coterie.assisted.data import Organisations
+from coterie.assisted.experiment import scores_of_user
+from coterie.assisted.prediction_messages import ApartState, Epochs, Predictions
 from coterie.assisted.readings import idle, resolve
-from coterie.assisted.serving import scores_of_user
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import (
+from coterie.assisted.settings import (
     AssistSettings,
+    DomainSettings,
     ModelSettings,
     Settings,
     TrainSettings,
@@ -239,8 +238,8 @@ def test_what_was_set_in_vain_is_named():
 
 def test_clients_import_no_server():
     code = (
-        "import sys; import coterie.assisted.methods; "
-        "print([name for name in ('coterie.assisted.apart.server', 'coterie.assisted.algorithm', "
+        "import sys; import coterie.assisted.client; "
+        "print([name for name in ('coterie.assisted.algorithm', 'coterie.assisted.algorithm', "
         "'coterie.core.federation.selection', 'pandas', 'lightning') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -13,15 +13,12 @@ from tests.assisted.small_domains import KEY, own_domain
 from torch import nn
 
 from benchmarks.assisted.loop import PlainAAE
-from coterie.assisted.aae.batches import Draws, RowBatches
-from coterie.assisted.aae.pattern import Pattern
-from coterie.assisted.aae.row_shuffle import RowShuffle
-from coterie.assisted.apart.client import model_of
-from coterie.assisted.apart.factors import recommender
+from coterie.assisted.aae.batches import Draws, RowBatches, RowShuffle
+from coterie.assisted.aae.cells import Pattern
+from coterie.assisted.apart import model_of, recommender
 from coterie.assisted.learner import Learner
 from coterie.assisted.readings import resolve
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import ModelSettings, Settings, TrainSettings
+from coterie.assisted.settings import DomainSettings, ModelSettings, Settings, TrainSettings
 from coterie.core.tensors.keys import Key
 
 

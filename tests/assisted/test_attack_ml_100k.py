@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.assisted.attack.overheard import overhear, rating_scale
-from coterie.assisted.attack.shares import shares_of_labels, shares_of_ratings
+from coterie.assisted.attack import overhear, rating_scale, shares_of_labels, shares_of_ratings
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.readings import resolve
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.protect import ProtectSettings
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings import DomainSettings, ProtectSettings, Settings
 
 
 def on_ml_100k(data_root, settings, protect):

@@ -7,15 +7,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.assisted.attack.overheard import Overheard
-from coterie.assisted.attack.reconstruction import (
+from coterie.assisted.attack import (
+    Overheard,
     Received,
     nearest,
     read_labels,
     read_ratings,
+    share_of_pattern,
+    shares_of_labels,
+    shares_of_ratings,
     with_means,
 )
-from coterie.assisted.attack.shares import share_of_pattern, shares_of_labels, shares_of_ratings
 
 STARS = torch.arange(1.0, 6.0).double()
 HALVES = torch.arange(0.5, 5.5, 0.5).double()

@@ -9,14 +9,17 @@ import torch
 from tests.assisted import small_organisations as small
 from tests.assisted.test_exchange import partly_common
 
-from coterie.assisted.attack.overheard import overhear
-from coterie.assisted.attack.protections import NO_GUARANTEE, guarantee, protections
-from coterie.assisted.attack.report import attack, report
+from coterie.assisted.attack import overhear
+from coterie.assisted.attack_report import NO_GUARANTEE, attack, guarantee, protections, report
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.readings import resolve
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.protect import ProtectSettings
-from coterie.assisted.settings.run import ModelSettings, Settings, TrainSettings
+from coterie.assisted.settings import (
+    DomainSettings,
+    ModelSettings,
+    ProtectSettings,
+    Settings,
+    TrainSettings,
+)
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
@@ -199,7 +202,7 @@ def test_the_run_of_another_paper_is_refused(tmp_path, capsys) -> None:
 
 
 def test_ratings_without_a_scale_are_refused(tmp_path, capsys, monkeypatch) -> None:
-    from coterie.assisted.attack import report as module
+    from coterie.assisted import attack_report as module
 
     monkeypatch.setattr(module, "MOST_VALUES", 3)
     assert main(["assisted", "attack", "--run", str(stored(tmp_path))]) == 2

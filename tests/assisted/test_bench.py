@@ -11,8 +11,7 @@ from benchmarks.assisted.rounds import Idle, Rounds, Use, Watched, in_this_proce
 from benchmarks.assisted.sizes import Size
 from benchmarks.core.machine import Limits
 from coterie.assisted.client import Organisation
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import ModelSettings, Settings, TrainSettings
+from coterie.assisted.settings import DomainSettings, ModelSettings, Settings, TrainSettings
 from coterie.core.local_training.fit import fit
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key

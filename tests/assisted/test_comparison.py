@@ -6,14 +6,12 @@ import pytest
 from matplotlib.image import imread
 from tests.assisted.ratings_file import words, write_ratings
 
-from coterie.assisted.baselines import baseline
 from coterie.assisted.comparison import compared, panel
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
-from coterie.assisted.readings import resolve
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import Settings
-from coterie.assisted.tables.runs import train as run_of
+from coterie.assisted.readings import baseline, resolve
+from coterie.assisted.settings import DomainSettings, Settings
+from coterie.assisted.tables.study import train as run_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure

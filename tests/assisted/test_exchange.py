@@ -17,11 +17,11 @@ from tests.assisted.small_organisations import (
 from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.client import Organisation
-from coterie.assisted.data.organisations import Organisations
+from coterie.assisted.data import Organisations
 from coterie.assisted.messages import COMBINE, FIT, PATTERN, RESIDUAL, Fits, Residuals, Turn
 from coterie.assisted.prediction_messages import ANSWER, QUERY
 from coterie.assisted.routes import align, check_common
-from coterie.assisted.settings.run import AssistSettings
+from coterie.assisted.settings import AssistSettings
 from coterie.core.errors import UserError
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors import tree
@@ -111,9 +111,8 @@ def test_unaligned_rows_move_by_the_own_model_alone() -> None:
     step = (mine.scores - start) / settings.assist.eta
     view_rows = one.train.rows
     model = mine.models[-1]
-    from coterie.assisted.aae.prediction import predict
-    from coterie.assisted.data.targets import Matrices
-    from coterie.assisted.view import View
+    from coterie.assisted.aae.network import predict
+    from coterie.assisted.view import Matrices, View
 
     view = View(mine, one, Matrices())
     learner = parted.federation.client.learner(one)

@@ -19,7 +19,7 @@ from coterie.core.tensors import tree
 WORDS = ["train", "mtal", "--rounds", "2", "--train.epochs", "1", "--model.hidden", "8"]
 WORDS += ["--model.code", "4", "--data.domains", "uniform", "--data.count", "3"]
 WORDS += ["--logger.wandb", "off", "--logger.transcript", "true", "--run.progress", "false"]
-ASSISTED, APART = "coterie.assisted.client:Organisation", "coterie.assisted.apart.client:Apart"
+ASSISTED, APART = "coterie.assisted.client:Organisation", "coterie.assisted.apart:Apart"
 ALONE = ["--method", "alone", "--model.name", "mf"]
 
 

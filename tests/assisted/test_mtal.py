@@ -13,7 +13,7 @@ from tests.assisted.small_organisations import (
 
 from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.network import AAE
-from coterie.assisted.settings.run import AssistSettings
+from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 
 OFFSETS = (0, 5, 8, 12)

@@ -13,9 +13,9 @@ from tests.assisted.small_organisations import (
     state_of,
 )
 
-from coterie.assisted.data.organisations import Organisations, OwnDomain
+from coterie.assisted.data import Organisations, OwnDomain
 from coterie.assisted.objective import OBJECTIVES, Huber, Logistic, Objective, Squared
-from coterie.assisted.settings.run import AssistSettings, ModelSettings
+from coterie.assisted.settings import AssistSettings, ModelSettings
 
 
 class Expectile(Objective):

@@ -8,10 +8,14 @@ from tests.assisted.small_organisations import finished
 from tests.hosted import Hosts, bits
 
 from coterie.assisted.experiment import Experiment
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.protect import ProtectSettings
-from coterie.assisted.settings.run import ModelSettings, Settings, TrainSettings
-from coterie.core.engines.host import ClientHost
+from coterie.assisted.settings import (
+    DomainSettings,
+    ModelSettings,
+    ProtectSettings,
+    Settings,
+    TrainSettings,
+)
+from coterie.core.engines.worker import ClientHost
 from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 

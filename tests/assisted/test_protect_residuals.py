@@ -15,8 +15,7 @@ from tests.assisted.small_organisations import (
 from coterie.assisted import client as client_half
 from coterie.assisted.client import Organisation
 from coterie.assisted.protection import ends, protected
-from coterie.assisted.settings.protect import ProtectSettings
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings import ProtectSettings, Settings
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings

@@ -15,17 +15,14 @@ from tests.assisted.small_organisations import (
 )
 
 from coterie.assisted.client import Organisation
-from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.messages import FIT, RESIDUAL, Fits, Residuals, Total
+from coterie.assisted.data import Organisations
+from coterie.assisted.messages import FIT, RESIDUAL, Fits, Residuals, RoundChoice, Total
 from coterie.assisted.prediction_messages import ANSWER, Answers, Predictions
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.protect import ProtectSettings
-from coterie.assisted.settings.run import AssistSettings, Settings
-from coterie.assisted.state import RoundChoice
-from coterie.assisted.sums import Masks, added, check_sum, means_of_rounds
+from coterie.assisted.protection import Masks, added, check_sum, means_of_rounds
+from coterie.assisted.settings import AssistSettings, DomainSettings, ProtectSettings, Settings
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.secure_sum import to_fixed
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
+from coterie.core.protocol.common_secret import to_fixed
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 

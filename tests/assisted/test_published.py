@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from coterie.assisted import published
-from coterie.assisted.baselines import baseline
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
-from coterie.assisted.settings.data import DomainSettings
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.readings import baseline
+from coterie.assisted.settings import DomainSettings, Settings
 from coterie.core.settings.configuration import configure
 
 # Columns of the slides' table as they stand there.

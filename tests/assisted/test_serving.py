@@ -4,8 +4,8 @@ import pytest
 import torch
 from tests.assisted.small_organisations import WIDTHS, finished, make_run, make_settings, state_of
 
-from coterie.assisted.data.organisations import Organisations
-from coterie.assisted.serving import scores_of_user
+from coterie.assisted.data import Organisations
+from coterie.assisted.experiment import scores_of_user
 
 
 def _numbered(run, align):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from coterie.assisted.data.make import names, share_out
-from coterie.assisted.settings.data import DomainSettings
+from coterie.assisted.data import names, share_out
+from coterie.assisted.settings import DomainSettings
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.tensors.keys import Key
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from coterie.assisted.experiment import Experiment
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.settings import Settings
 from coterie.core.cli.main import main
 from coterie.core.run import serving
 from coterie.core.settings.schema import build

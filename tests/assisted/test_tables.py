@@ -8,16 +8,22 @@ import torch
 from matplotlib.image import imread
 from tests.assisted.ratings_file import ITEMS_IN_COMMON, made, row_of, words, write_ratings
 
-from coterie.assisted.apart.messages import MEASURE
-from coterie.assisted.baselines import baseline
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
-from coterie.assisted.prediction_messages import Predictions
-from coterie.assisted.tables import CATALOGUE, make_table, parts, study
-from coterie.assisted.tables.cells import Cell
-from coterie.assisted.tables.contrast import standing_notes
-from coterie.assisted.tables.parts import Part, with_best_rate
-from coterie.assisted.tables.rows import RATES, Row, baselines, own_rows, released_rows
+from coterie.assisted.prediction_messages import MEASURE, Predictions
+from coterie.assisted.readings import baseline
+from coterie.assisted.tables import CATALOGUE, main_table, make_table, study
+from coterie.assisted.tables.main_table import (
+    RATES,
+    Part,
+    Row,
+    baselines,
+    own_rows,
+    released_rows,
+    standing_notes,
+    with_best_rate,
+)
+from coterie.assisted.tables.study import Cell
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
@@ -46,7 +52,7 @@ def _few_released():
         return [row for row in every if settings.reading != "released" or row.label in FEW]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "baselines", few)
+        patch.setattr(main_table, "baselines", few)
         yield
 
 
@@ -258,7 +264,7 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
 
     resumed = False
     monkeypatch.setattr(study.Study, "train", counting)
-    monkeypatch.setattr(parts, "own_rows", lambda settings: own_rows(settings)[:1])
+    monkeypatch.setattr(main_table, "own_rows", lambda settings: own_rows(settings)[:1])
     with pytest.raises(KeyboardInterrupt):
         made(file, tmp_path, *flags, table=1, seeds=(0,))
     cache = tmp_path / "mtal" / "tables" / "cache"

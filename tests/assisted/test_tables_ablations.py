@@ -6,11 +6,11 @@ from matplotlib.image import imread
 from tests.assisted.ratings_file import ITEMS_IN_COMMON, made, row_of, words, write_ratings
 
 from coterie.assisted.paper import PAPER
-from coterie.assisted.settings.run import Settings
-from coterie.assisted.tables import figures, study
-from coterie.assisted.tables.cells import Cell
-from coterie.assisted.tables.runs import train
-from coterie.assisted.tables.variants import HALF, WEIGHTS, ablation, ablations
+from coterie.assisted.settings import Settings
+from coterie.assisted.tables import ablations as figures
+from coterie.assisted.tables import study
+from coterie.assisted.tables.ablations import HALF, WEIGHTS, ablation, ablations
+from coterie.assisted.tables.study import Cell, train
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed
 from coterie.core.tables.result import RunResult

@@ -3,14 +3,13 @@
 import pytest
 from tests.assisted.ratings_file import words, write_ratings
 
-from coterie.assisted.baselines import baseline
 from coterie.assisted.paper import PAPER
-from coterie.assisted.settings.run import Settings
-from coterie.assisted.tables.reads import essential
-from coterie.assisted.tables.runs import train
+from coterie.assisted.readings import baseline
+from coterie.assisted.settings import Settings
+from coterie.assisted.tables.study import essential, train
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed
-from coterie.core.tables.fingerprint import fingerprint
+from coterie.core.tables.study import fingerprint
 
 IMPLICIT = {"data.feedback": "implicit"}
 UNIFORM = {"data.domains": "uniform"}

@@ -26,7 +26,7 @@ from coterie.core.settings.sections import (
     RunSettings,
     ValidationSettings,
 )
-from coterie.core.training.callbacks import curves
+from coterie.core.training.callbacks import files
 from coterie.core.training.train import train
 
 MOMENTS = ("round", "asks", "switch", "write", "summary")
@@ -88,7 +88,7 @@ def run(out, kill_at="none", resume=False):
 
 
 def main(out, *moments):
-    curves.render = lambda *_: []  # what draws is imported for longer than these rounds take
+    files.render = lambda *_: []  # what draws is imported for longer than these rounds take
     assert Experiment(settings(out)).blocks  # data and imports that every fork then has
     for kill_at in moments:
         print(kill_at, status(lambda at=kill_at: run(f"{out}/{at}", at)))

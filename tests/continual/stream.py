@@ -9,7 +9,6 @@ from tests.in_process import cohort_in_process
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ClientState
-from coterie.continual.readings import resolve
 from coterie.continual.settings import (
     KDSettings,
     ModelSettings,
@@ -17,15 +16,16 @@ from coterie.continual.settings import (
     RLP2Settings,
     Settings,
     SPPSettings,
+    resolve,
 )
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 METHODS = ("ft", "reg", "kd", "rlp2", "spp", "f3crec")
 ABLATIONS = ("f3crec-wo-cc", "f3crec-wo-arm", "f3crec-wo-sc", "f3crec-wo-itm")

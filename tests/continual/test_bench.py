@@ -21,8 +21,7 @@ from benchmarks.continual.rounds import (
 )
 from benchmarks.core.trainer import trainer_overhead
 from coterie.continual.messages import UPDATE
-from coterie.continual.readings import resolve
-from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
+from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, resolve
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import load
 from coterie.core.settings.sections import EngineSettings, RunSettings

@@ -27,8 +27,8 @@ from coterie.continual.messages import (
 )
 from coterie.core.metrics.ranking_report import RankingReport
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.protocol.folds import Sum
 from coterie.core.protocol.messages import Down, Private, Report, Up, declared
+from coterie.core.protocol.uploads import Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -9,9 +9,9 @@ from coterie.continual.backbones import make_backbone
 from coterie.continual.batches import draw_batches
 from coterie.continual.local_training import LocalTraining
 from coterie.continual.settings import ModelSettings
-from coterie.core.models.batches import Pairs
+from coterie.core.models.recommender import Pairs
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 DIM, N_ITEMS, LR, ITEM_LR = 4, 9, 0.3, 0.7
 KEY = Key.from_seed(2)

@@ -6,10 +6,10 @@ from tests.hosted import same_both_ways
 
 from coterie.continual.client import make_client
 from coterie.continual.messages import EndedBlock, EvaluationTable, ItemTable, LookBack
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.protocol.card import Card
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 SETTINGS = {
     "model.dim": 4,

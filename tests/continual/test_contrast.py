@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.continual.tables.contrast import OWN, over_others, over_users, sentence
 from coterie.continual.tables.main_table import _star
-from coterie.continual.tables.study import validations
-from coterie.core.tables.contrast import contrasts
+from coterie.continual.tables.study import OWN, over_others, over_users, sentence, validations
+from coterie.core.tables.paired import contrasts
 from coterie.core.tables.result import RunResult
 
 RNG = np.random.default_rng(0)

@@ -12,8 +12,8 @@ import torch
 from tests.continual.stream import BACKBONES, private, settings
 
 from coterie.continual.backbones import make_backbone
-from coterie.continual.retention.base import score_items
-from coterie.continual.retention.reloop import ErrorMemory
+from coterie.continual.reloop import ErrorMemory
+from coterie.continual.retention import score_items
 from coterie.continual.settings import RLP2Settings
 
 TABLE = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)

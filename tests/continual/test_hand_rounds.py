@@ -18,7 +18,13 @@ import torch
 from tests.continual.stream import block_data, private, settings
 from tests.continual.test_chunks import cohort_of
 
-from coterie.continual.algorithm import F3CRec, ServerState
+from coterie.continual.algorithm import (
+    F3CRec,
+    ServerState,
+    item_wise_weight,
+    knowledge_shift,
+    temporal_mean,
+)
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import START_BLOCK, ItemTable, LookBack
 from coterie.continual.settings import (
@@ -28,7 +34,6 @@ from coterie.continual.settings import (
     SPPSettings,
     TemporalMeanSettings,
 )
-from coterie.continual.temporal_mean import item_wise_weight, knowledge_shift, temporal_mean
 from coterie.core.tensors.keys import Key
 
 L = math.log(3)

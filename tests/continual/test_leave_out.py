@@ -10,12 +10,11 @@ from tests.continual.stream import BACKBONES, METHODS, N_ITEMS, make_stream, set
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import EndedBlock, EvaluationTable
-from coterie.continual.retention.base import score_items
-from coterie.continual.retention.leave_out import LeaveOut
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.continual.retention import LeaveOut, score_items
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 def using(use, method="f3crec", backbone="fedmf", n=8, **changes):

@@ -18,10 +18,10 @@ from tests.continual.stream import (
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ClientState, EndedBlock, EvaluationTable, ItemTable, LookBack
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEPT = {
     "ft": set(),

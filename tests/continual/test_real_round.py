@@ -11,11 +11,10 @@ from coterie.continual.algorithm import F3CRec
 from coterie.continual.batches import draw_batches
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.continual.settings import ModelSettings, Settings
-from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.interactions import k_core
+from coterie.core.data.interactions.splits import split_block, temporal_blocks
 from coterie.core.data.sources.catalogue import load
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.uploads import Sum
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors.keys import Key
 

@@ -10,15 +10,14 @@ import torch
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import ItemTable
-from coterie.continual.readings import resolve
-from coterie.continual.settings import ModelSettings, ReplaySettings, Settings
+from coterie.continual.settings import ModelSettings, ReplaySettings, Settings, resolve
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import serving
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.train import train
 
 

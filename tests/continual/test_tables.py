@@ -18,27 +18,20 @@ from coterie.continual.settings import (
     Settings,
     StreamSettings,
 )
-from coterie.continual.tables import (
-    CATALOGUE,
-    make_table,
-    noise,
-    references,
-    runs,
-    sweeps,
-    variants,
-)
-from coterie.continual.tables.items import ItemShift
+from coterie.continual.tables import CATALOGUE, make_table, references, sweeps, variants
+from coterie.continual.tables import study as runs
+from coterie.continual.tables import sweeps as noise
 from coterie.continual.tables.main_table import BASELINES
-from coterie.continual.tables.noise import NOISES
+from coterie.continual.tables.shifts import ItemShift, UserShift
 from coterie.continual.tables.study import Study, base_settings, essential
-from coterie.continual.tables.users import UserShift
+from coterie.continual.tables.sweeps import NOISES
 from coterie.core.data.sources import sample
 from coterie.core.errors import UserError
 from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
-from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
+from coterie.core.tables.study import fingerprint
 from coterie.core.tensors import tree
 from coterie.core.training.trainer import fit
 

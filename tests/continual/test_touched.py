@@ -18,13 +18,12 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import middleware
-from coterie.core.protocol.expected import Bounds
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.uploads import Bounds, Sum
 from coterie.core.settings.sections import EngineSettings, PrivacySettings
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows
 from coterie.core.tensors.sparse_rows import SparseFactoredRows
+from coterie.core.tensors.stacked import Ragged
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = make_stream()

@@ -19,16 +19,14 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.cohort import Cohort, Journal
+from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.server import Decision, Server
-from coterie.core.protocol.step import ListStep
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.trainer import fit
 

@@ -11,9 +11,17 @@ from torch import Tensor
 
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.expected import Count, Like, Number
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import ListStep, Step
+from coterie.core.protocol.messages import (
+    Down,
+    ListStep,
+    Private,
+    Reveals,
+    Step,
+    Up,
+    carries,
+    leaves,
+)
+from coterie.core.protocol.uploads import Count, Like, Number
 from coterie.core.tensors.keys import Key
 
 

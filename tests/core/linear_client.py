@@ -17,9 +17,8 @@ from coterie.core.local_training.losses import masked
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Step, Up, carries, leaves
+from coterie.core.protocol.uploads import Like, Number
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import FactoredRows, Rows
 

@@ -3,11 +3,11 @@
 import lightning
 from torch import Tensor
 
-from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.negatives import EpochBatches, RankingChunks
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.methods.ranking.client import known_items
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 class PairsData(lightning.LightningDataModule):

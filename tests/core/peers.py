@@ -12,11 +12,19 @@ from torch import Tensor
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import ListStep, Step
+from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.messages import (
+    Down,
+    ListStep,
+    Private,
+    Reveals,
+    Step,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

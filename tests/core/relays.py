@@ -11,12 +11,19 @@ from torch import Tensor
 
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client
+from coterie.core.protocol.client import Client, Middleware
 from coterie.core.protocol.cohort import Cohort, PerClient
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
-from coterie.core.protocol.middleware import Middleware
+from coterie.core.protocol.messages import (
+    Down,
+    ListStep,
+    Private,
+    Report,
+    Reveals,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.protocol.server import Server
-from coterie.core.protocol.step import ListStep
 from coterie.core.tensors.keys import Key
 
 ROWS = 6

@@ -6,7 +6,7 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from coterie.core.training.checkpoint_io import RunCheckpointIO
+from coterie.core.training.callbacks.checkpoints import RunCheckpointIO
 
 
 class SavingTrainer:

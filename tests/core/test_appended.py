@@ -28,12 +28,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie.core.federation.guard import guard_state, versions
 from coterie.core.privacy.check import assert_no_shared_storage, perturbed
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Private, Reveals, Up, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Private, Reveals, Step, Up, leaves
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
 GO = Target(torch.ones(4))

@@ -10,15 +10,14 @@ import torch
 from tests.core.liars import LIES, Liars, ListLiars, Model, Own
 from tests.hosted import Hosts, each_alone, make_folders
 
-from coterie.core.engines.envelope import ReplyHeader
+from coterie.core.engines.worker import ReplyHeader
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
-from coterie.core.methods.kit.averaging import Weighted
-from coterie.core.protocol.expected import Bounds
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.journal import Journal
+from coterie.core.methods.kit.uploads import Weighted
+from coterie.core.protocol.cohort import Journal
 from coterie.core.protocol.messages import Up, declared
+from coterie.core.protocol.uploads import Bounds, Sum
 from coterie.core.registry.papers import load, papers
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import decode, encode

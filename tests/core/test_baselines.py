@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from coterie.core.methods.reference.bias import fit_bias
-from coterie.core.methods.reference.popularity import popularity
+from coterie.core.methods.ranking.references import fit_bias, popularity
 from coterie.core.metrics.ranking import top_k
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(2)
 

@@ -24,14 +24,13 @@ from coterie.core.privacy.check import assert_no_shared_storage
 from coterie.core.privacy.noise import Clip, GaussianNoise
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Aligned, PerClient
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.messages import Down, Private, Up, carries
-from coterie.core.protocol.step import ListStep, Step
+from coterie.core.protocol.messages import Down, ListStep, Private, Step, Up, carries
+from coterie.core.protocol.uploads import Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.core.wire.annotations import restore
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.core.wire.restoring import restore
 
 HEADER = Header("send", (0, 1, 0), 3)
 

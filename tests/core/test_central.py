@@ -14,19 +14,18 @@ from tests.core.pairs_data import PairsData
 from torch import Tensor
 from torch.optim import SGD, Adam
 
-from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.pairs import RankingChunks
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.interactions import k_core
+from coterie.core.data.interactions.negatives import RankingChunks
+from coterie.core.data.interactions.splits import split_block, temporal_blocks
 from coterie.core.data.sources.readers import read_ml_100k
 from coterie.core.methods.ranking.central import Central, fit_pairwise
-from coterie.core.methods.reference.popularity import popularity
-from coterie.core.metrics.full_ranking import FullRanking
-from coterie.core.models.batches import Pairs
+from coterie.core.methods.ranking.references import popularity
+from coterie.core.metrics.as_torchmetrics import FullRanking
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import NeuMF
+from coterie.core.models.recommender import Pairs
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(3)
 N_USERS, N_ITEMS, N_GROUPS = 60, 40, 4

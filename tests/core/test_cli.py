@@ -14,13 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from coterie.core.cli import determinism
-from coterie.core.cli.arguments import seeds
+from coterie.core.cli import doctor
+from coterie.core.cli.command import seeds
 from coterie.core.cli.main import COMMANDS, main
 from coterie.core.errors import Interrupted, UserError
-from coterie.core.registry.papers import Paper, find_paper, papers
+from coterie.core.registry.papers import Paper, find_paper, papers, variants
 from coterie.core.run.runfolder import RunFolder, Summary
-from coterie.core.settings.packed import variants
 
 Capture = pytest.CaptureFixture[str]
 Trained = list[Any]
@@ -545,7 +544,7 @@ def test_determinism_compares_all_but_times(
 
     fake(monkeypatch, "training.train", train=drifting)
     with pytest.raises(UserError) as caught:
-        determinism.check(toy)
+        doctor.check(toy)
     assert str(caught.value) == (
         "two equal runs of toyrec differ in 'loss in row 1': first and second"
     )

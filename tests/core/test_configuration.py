@@ -9,9 +9,8 @@ import yaml
 from tests.parsing import parse
 
 from coterie.core.errors import UserError
-from coterie.core.registry.papers import Paper, load
+from coterie.core.registry.papers import Paper, load, presets, variant_file, variants
 from coterie.core.settings.configuration import configure, print_help, to_yaml
-from coterie.core.settings.packed import presets, variant_file, variants
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build, values_of
 from coterie.core.settings.sections import (

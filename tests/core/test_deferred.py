@@ -6,12 +6,11 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.local_training import fit as fitting
-from coterie.core.local_training.deferred import Deferred, room
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.linear_layers import Deferred, Outer, room
 from coterie.core.local_training.losses import MethodOf, masked
-from coterie.core.local_training.outer import Outer
 from coterie.core.local_training.row_optimizer import RowSGD
-from coterie.core.local_training.width import StackWidth
+from coterie.core.local_training.stacking import StackWidth
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(37)

@@ -9,7 +9,7 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.estimate import STEP, Need, check, machine_memory
+from coterie.core.run.experiment import STEP, Need, check, machine_memory
 from coterie.core.settings.configuration import configure
 
 GIGABYTE = 10**9
@@ -86,7 +86,7 @@ def test_hopeless_sizes_are_one_line(
     def build(*_: object, **__: object) -> None:
         raise AssertionError("something was built")
 
-    monkeypatch.setattr("coterie.core.run.estimate.machine_memory", lambda: 16 * GIGABYTE)
+    monkeypatch.setattr("coterie.core.run.experiment.machine_memory", lambda: 16 * GIGABYTE)
     monkeypatch.setattr(Federation, "__init__", build)
     monkeypatch.setattr(ContinualClient, "__init__", build)
     assert main(["train", *argv.split(), "--out", str(tmp_path / "runs")]) == 2

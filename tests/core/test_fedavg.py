@@ -9,10 +9,15 @@ from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.methods.fedprox import FedProxClient, FedProxSettings
+from coterie.core.methods.fedavg import (
+    FedAvgClient,
+    FedAvgServer,
+    FedAvgSettings,
+    FedProxClient,
+    FedProxSettings,
+)
 from coterie.core.methods.kit.model_server import ServerModel
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)

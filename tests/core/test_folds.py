@@ -6,9 +6,9 @@ import pytest
 import torch
 from tests.core.few_rows import GROUPS, by_hand, factored, forms
 
-from coterie.core.protocol import folds
-from coterie.core.protocol.folds import Sum, weighted_sum
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.protocol import uploads
+from coterie.core.protocol.uploads import Sum, weighted_sum
+from coterie.core.tensors.stacked import Ragged
 
 
 @pytest.mark.parametrize("form", [0, 1, 2])
@@ -29,7 +29,7 @@ def test_every_field_is_summed_with_the_clients_weights(form, group, weigh):
     torch.testing.assert_close(found["head"], head, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("count", [2, folds._LARGE])
+@pytest.mark.parametrize("count", [2, uploads._LARGE])
 def test_a_sum_keeps_the_wider_of_both_types(count):
     values, weight = torch.ones(3, count), torch.tensor([1.0, 2.0, 1e-12], dtype=torch.float64)
     assert weighted_sum({"a": values}, weight)["a"].tolist() == pytest.approx(
@@ -42,7 +42,7 @@ def test_a_sum_keeps_the_wider_of_both_types(count):
 @pytest.mark.parametrize("weights", [[3, 0, 5], [0.25, 1.5, -2.0]])
 def test_large_values_are_summed_as_small_ones(weights):
     generator = torch.Generator().manual_seed(4)
-    values = torch.randn(3, 4, folds._LARGE, generator=generator)
+    values = torch.randn(3, 4, uploads._LARGE, generator=generator)
     found = weighted_sum({"a": values}, torch.tensor(weights))["a"]
     expected = sum(weight * value.double() for weight, value in zip(weights, values, strict=True))
     torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-5)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.cli.interruptions import never_in_an_import
+from coterie.core.cli.main import never_in_an_import
 
 # As numpy, which is imported from C++: whatever happens there is swallowed.
 FRAGILE = """

@@ -9,11 +9,11 @@ import torch
 from tests.core.pairs_data import PairsData
 
 from coterie.core.methods.ranking.central import Central
-from coterie.core.models.batches import Pairs, Triples
 from coterie.core.models.lightgcn import LightGCN, normalised_adjacency
 from coterie.core.models.mf import MF
+from coterie.core.models.recommender import Pairs, Triples
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(8)
 EDGES = Ragged.from_lists([[0, 2], [2], [], [1, 2, 4]])

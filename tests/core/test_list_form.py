@@ -11,16 +11,13 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import PerClient
-from coterie.core.protocol.expected import Flag
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import ListStep
+from coterie.core.protocol.cohort import Journal, PerClient
+from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.uploads import Flag, Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import resource
 import pytest
 import torch
 
-from coterie.core.tensors.memory import keep_freed
+from coterie.core.tensors.device import keep_freed
 
 _BLOCK = 12 << 20  # numbers of 4 bytes: 48 MiB, which glibc by itself would give back
 _PAGES = 12 << 10

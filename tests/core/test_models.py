@@ -8,12 +8,9 @@ from tests.core.headed_models import FedMFHead, FedNCFHead, HeadedModel, PFedRec
 from torch import nn
 from torch.func import functional_call, vmap
 
-from coterie.core.models.batches import Pairs, Triples
-from coterie.core.models.gmf import GMF
 from coterie.core.models.mf import MF
-from coterie.core.models.mlp import MLP
-from coterie.core.models.neumf import NeuMF
-from coterie.core.models.recommender import Recommender, bpr
+from coterie.core.models.neumf import GMF, MLP, NeuMF
+from coterie.core.models.recommender import Pairs, Recommender, Triples, bpr
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(5)

@@ -5,11 +5,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from coterie.core.models.gmf import GMF
 from coterie.core.models.mf import MF
-from coterie.core.models.mlp import MLP
-from coterie.core.models.neumf import NeuMF
-from coterie.core.models.side_information import NO_SIDES, Sides
+from coterie.core.models.neumf import GMF, MLP, NeuMF
+from coterie.core.models.recommender import NO_SIDES, Sides
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(7)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from coterie.core.data.interactions.pairs import EpochBatches, RankingChunks
-from coterie.core.models.batches import Triples
+from coterie.core.data.interactions.negatives import EpochBatches, RankingChunks
+from coterie.core.models.recommender import Triples
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(1)
 USERS = torch.tensor([7, 3, 9])

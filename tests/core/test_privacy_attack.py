@@ -8,11 +8,18 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
-from coterie.core.privacy.attack import SCORERS, attack_curve, measure, plot_curve
-from coterie.core.privacy.scorers import change_norm, direction, touched
+from coterie.core.privacy.attack import (
+    SCORERS,
+    attack_curve,
+    change_norm,
+    direction,
+    measure,
+    plot_curve,
+    touched,
+)
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, FactoredRows
+from coterie.core.tensors.stacked import Ragged
 
 C, N, D, POSITIVES, NEGATIVES = 30, 300, 8, 12, 48
 

@@ -12,11 +12,10 @@ from coterie.core.privacy.check import (
     perturbed,
 )
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Private, Reveals, Step, Up, carries, leaves
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
+from coterie.core.tensors.stacked import Ragged
 
 C, N, D = 3, 5, 2
 

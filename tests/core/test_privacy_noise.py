@@ -10,13 +10,12 @@ from scipy import stats
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.privacy import draws
-from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise
-from coterie.core.privacy.padding import pad_rows
+from coterie.core.privacy import noise as draws
+from coterie.core.privacy.noise import Clip, GaussianNoise, LaplaceNoise, pad_rows
 from coterie.core.protocol.messages import Report, Reveals, Up, leaves
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.stacked import Ragged
 
 N, D = 40, 6
 

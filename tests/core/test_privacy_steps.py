@@ -30,22 +30,20 @@ from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
-from coterie.core.privacy import draws
+from coterie.core.privacy import noise as draws
 from coterie.core.privacy.accountant import epsilon
 from coterie.core.privacy.build import middleware, remarks
 from coterie.core.privacy.noise import EntryClip
-from coterie.core.privacy.releases import release_count, releasing
-from coterie.core.privacy.table import protocol_table
+from coterie.core.privacy.releases import protocol_table, release_count, releasing
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Reveals, Up, leaves
-from coterie.core.protocol.step import ListStep, Step
+from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.messages import ListStep, Reveals, Step, Up, leaves
+from coterie.core.protocol.uploads import Sum
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.callbacks.notes import PrivacyBudget
 from coterie.core.training.trainer import fit
 

@@ -5,11 +5,10 @@ import dataclasses
 import pytest
 from torch import Tensor
 
-from coterie.core.cli.output import tell_facts
-from coterie.core.privacy.table import COLUMNS, protocol_table
+from coterie.core.cli.command import tell_facts
+from coterie.core.privacy.releases import COLUMNS, protocol_table
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Private, Report, Reveals, Step, Up, carries, leaves
 from coterie.core.tables.report import markdown_table
 
 

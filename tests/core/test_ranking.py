@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics import retrieval
 
-from coterie.core.metrics.full_ranking import FullRanking
+from coterie.core.metrics.as_torchmetrics import FullRanking
 from coterie.core.metrics.ranking import RankingMetrics, ranking_metrics, top_k
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 NAMES = ("ndcg", "recall", "hr", "mrr")
 

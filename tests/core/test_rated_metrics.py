@@ -12,11 +12,17 @@ from torchmetrics import MeanSquaredError
 from torchmetrics.classification import BinaryAccuracy
 from torchmetrics.retrieval import RetrievalMAP, RetrievalNormalizedDCG
 
-from coterie.core.metrics.rated_cells import average_precision, ndcg, rmse, sign_accuracy
-from coterie.core.metrics.rated_ranking import RatedRanking
-from coterie.core.metrics.row_batches import map_of_batches, rmse_of_batches
+from coterie.core.metrics.as_torchmetrics import RatedRanking
+from coterie.core.metrics.rated_cells import (
+    average_precision,
+    map_of_batches,
+    ndcg,
+    rmse,
+    rmse_of_batches,
+    sign_accuracy,
+)
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 # Few distinct scores, so that ties are frequent.
 CELL = st.tuples(st.sampled_from([-1.0, 0.0, 0.5, 2.0]), st.booleans())

@@ -9,9 +9,8 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.client import Client, RecommendsItems
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import Down, Private, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.server import Server, ServesItems
-from coterie.core.protocol.step import Step
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
 

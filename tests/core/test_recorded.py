@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from coterie.core.errors import UserError
 from coterie.core.local_training import recorded as recording
-from coterie.core.local_training.gradients import ByAutograd
-from coterie.core.local_training.losses import MethodOf, masked
-from coterie.core.local_training.outer import Outer
+from coterie.core.local_training.linear_layers import Outer
+from coterie.core.local_training.losses import ByAutograd, MethodOf, masked
 from coterie.core.local_training.recorded import Recorded, record, recorded
 from coterie.core.tensors.keys import Key
 

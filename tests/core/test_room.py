@@ -13,7 +13,7 @@ from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

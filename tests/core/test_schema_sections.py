@@ -8,7 +8,7 @@ from tests.parsing import parse
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.dap_fl import DapFLOptions
+from coterie.core.methods.settings.any_module import DapFLOptions
 from coterie.core.settings.parser import leaves
 from coterie.core.settings.schema import build
 

@@ -11,11 +11,11 @@ from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, be
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import rank_all
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.settings.sections import LoggerSettings, ValidationSettings
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.notes import StreamScore
 from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard

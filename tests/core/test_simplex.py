@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from coterie.core.solvers.simplex import frank_wolfe_gap, minimise, onto_simplex
+from coterie.core.solvers import frank_wolfe_gap, minimise, onto_simplex
 
 
 class Quadratic:

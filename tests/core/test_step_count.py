@@ -13,7 +13,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.local_training.step_count import count_steps, counting_steps
 from coterie.core.methods.fedrecon import FedReconClient, FedReconServer
 from coterie.core.methods.kit.model_server import ServerSamples
-from coterie.core.methods.settings.personal import FedReconSettings
+from coterie.core.methods.settings.any_module import FedReconSettings
 from coterie.core.models.classifier import Classifier
 from coterie.core.run.driver import FederatedRun
 

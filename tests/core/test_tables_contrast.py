@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.core.tables.contrast import contrasts, gains, rank
-from coterie.core.tables.paired import holm
+from coterie.core.tables.paired import contrasts, gains, holm, rank
 
 RNG = np.random.default_rng(0)
 VALUES = {

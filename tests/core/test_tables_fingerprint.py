@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.tables.fingerprint import code_version
+from coterie.core.tables.study import code_version
 
 FILES = ("model.py", "tables/references.py", "tables/runs.py", "tables/result.py")
 APART = ("tables/main_table.py", "cli/train.py", "bench/loop.py")

@@ -2,7 +2,7 @@
 
 import sys
 
-from coterie.core.tables.progress import Counting
+from coterie.core.tables.jobs import Counting
 
 
 class Clock:

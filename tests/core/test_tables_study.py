@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from coterie.core.data.interactions.digest import data_digest
+from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.interactions.interactions import Features
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
@@ -18,12 +18,11 @@ from coterie.core.registry.papers import Paper
 from coterie.core.settings.configuration import Configuration, Given
 from coterie.core.settings.sections import DataSettings, RunSettings
 from coterie.core.tables.catalogue import Catalogue
-from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Bars
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet, cell
-from coterie.core.tables.study import BackboneStudy, Study
+from coterie.core.tables.study import BackboneStudy, Study, fingerprint
 
 HERE = __name__
 

@@ -8,11 +8,10 @@ from torch.nn.utils.parametrizations import weight_norm
 
 from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData
 from coterie.core.local_training.fit import fit
-from coterie.core.local_training.gradients import ByAutograd
-from coterie.core.local_training.losses import MethodOf, masked
-from coterie.core.local_training.outer import Outer, joined
+from coterie.core.local_training.linear_layers import Outer, joined
+from coterie.core.local_training.losses import ByAutograd, MethodOf, masked
 from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
-from coterie.core.local_training.width import CACHE, StackWidth
+from coterie.core.local_training.stacking import CACHE, StackWidth
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(31)

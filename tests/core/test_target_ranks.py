@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from coterie.core.metrics import target_ranks
-from coterie.core.metrics.target_ranks import blocks_of, copies_of, find_targets
+from coterie.core.metrics import ranking
+from coterie.core.metrics.ranking import blocks_of, copies_of, find_targets
 from coterie.core.tensors.ordering import sorted_rows
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 def by_sorting(scores: Tensor, targets: list[list[int]], k: int, out: list[list[int]]) -> list[int]:
@@ -33,8 +33,8 @@ def problem(n_clients: int, n_items: int, levels: int, seed: int):
 @pytest.mark.parametrize("k", [1, 20])
 def test_places_are_those_of_a_stable_sort(n_items, levels, k, monkeypatch):
     """Numbers of groups and odd halves of them; all tied, many ties, few, none."""
-    monkeypatch.setattr(target_ranks, "_FEWEST", 4)
-    monkeypatch.setattr(target_ranks, "_BLOCK", 40 * n_items)  # 10 clients
+    monkeypatch.setattr(ranking, "_FEWEST", 4)
+    monkeypatch.setattr(ranking, "_BLOCK", 40 * n_items)  # 10 clients
     scores, targets, out = problem(33, n_items, levels, n_items + k)
     halves = [Ragged.from_lists([row[part] for row in out]) for part in (slice(7), slice(5, None))]
     rank, broken = find_targets(
@@ -46,8 +46,8 @@ def test_places_are_those_of_a_stable_sort(n_items, levels, k, monkeypatch):
 
 def test_targets_at_the_top_are_counted_for_in_pieces(monkeypatch):
     """All of them are near the top, more than there are clients in a block."""
-    monkeypatch.setattr(target_ranks, "_FEWEST", 2)
-    monkeypatch.setattr(target_ranks, "_BLOCK", 1)
+    monkeypatch.setattr(ranking, "_FEWEST", 2)
+    monkeypatch.setattr(ranking, "_BLOCK", 1)
     scores, _, _ = problem(5, 700, 10**6, 1)
     best = scores.argsort(1, descending=True)[:, :25].tolist()
     rank, _ = find_targets(copies_of(scores), Ragged.from_lists(best), 20, (), 700)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.core.tensors.tiny import tiny_as_zero
+from coterie.core.tensors.device import tiny_as_zero
 
 
 def quarter() -> float:

@@ -22,18 +22,16 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
-from coterie.core.federation.ledger import Ledger
-from coterie.core.federation.transcript import Transcript, altered, read_transcript
-from coterie.core.methods.kit.averaging import Weighted
-from coterie.core.protocol.cohort import Aligned
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.journal import Journal
+from coterie.core.federation.ledger import Ledger, Transcript, altered, read_transcript
+from coterie.core.methods.kit.uploads import Weighted
+from coterie.core.protocol.cohort import Aligned, Journal
+from coterie.core.protocol.uploads import Sum
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.metrics_file import read_metrics
 from coterie.core.tensors.keys import Key
 from coterie.core.training.callbacks.checkpoints import Checkpoints
-from coterie.core.training.callbacks.transcript import TranscriptFile
+from coterie.core.training.callbacks.files import TranscriptFile
 from coterie.core.training.trainer import fit
 
 IDS = (2, 5, 9)

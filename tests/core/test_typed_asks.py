@@ -12,9 +12,9 @@ SERVER = """\
 from dataclasses import dataclass
 from torch import Tensor
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.folds import Sum
+from coterie.core.protocol.uploads import Sum
 from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Step
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Up, carries, leaves
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import DenseRows, FactoredRows, Rows, TouchedRows
+from coterie.core.tensors.stacked import Ragged
+from coterie.core.wire.annotations import Nest
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode, peek
-from coterie.core.wire.travel import Nest
 
 HEADER = Header("update", (3, 0, 1), 7)
 DTYPES = [

@@ -19,17 +19,15 @@ from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_bo
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
-from coterie.core.engines.envelope import ReplyHeader, RequestHeader
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.host import ClientHost
-from coterie.core.engines.worker import main, read_frame
+from coterie.core.engines.worker import ClientHost, ReplyHeader, RequestHeader, main, read_frame
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import ProtocolError, encode, peek
 

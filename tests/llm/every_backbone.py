@@ -1,10 +1,10 @@
 """Untrained backbones of every kind over the same twelve items, with or without LoRA."""
 
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbone_settings import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones.causal_text import tiny_text
-from coterie.llm.backbones.recformer.build import small_recformer
+from coterie.llm.backbones.recformer import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 
 TITLES = [
     f"{first} {last}" for first in ("Red", "Blue", "Old") for last in ("Sea", "Ox", "Sky", "I")

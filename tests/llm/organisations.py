@@ -5,16 +5,16 @@ from tests.in_process import cohort_in_process
 
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone_settings import LoraSettings
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import Examples, OrganisationData, Queries
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import LoraSettings
-from coterie.llm.settings.run import FederatedDataSettings, MixingSettings, Settings, TrainSettings
+from coterie.llm.settings import FederatedDataSettings, MixingSettings, Settings, TrainSettings
 
 N_ITEMS = 12
 

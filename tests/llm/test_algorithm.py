@@ -7,7 +7,7 @@ import torch
 from tests.llm.organisations import backbone, examples, federation, organisations, queries, settings
 
 from coterie.core.federation.selection import BestRound
-from coterie.core.metrics.full_ranking import FullRanking
+from coterie.core.metrics.as_torchmetrics import FullRanking
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.client import Organisation

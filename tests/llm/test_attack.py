@@ -10,19 +10,29 @@ from tests.llm.organisations import examples
 from torch.nn.functional import mse_loss
 
 from coterie.core.cli.main import main
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import k_core
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm.attack.figure import draw, rows
-from coterie.llm.attack.hidden_states import HiddenStates, hidden_states, secret, victims
-from coterie.llm.attack.inversion import Attacker, attack, judge, train, users_known
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.attack import (
+    Attacker,
+    HiddenStates,
+    attack,
+    draw,
+    hidden_states,
+    judge,
+    rows,
+    secret,
+    train,
+    users_known,
+    victims,
+)
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.client_data import build
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.run import FederatedDataSettings
+from coterie.llm.settings import FederatedDataSettings
 
 KEY = Key.from_seed(3)
 QUICK = Attacker(steps=300, lr=3e-3)

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from coterie.core.cli.main import main
-from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import ClientHost
 from coterie.core.errors import UserError
-from coterie.core.federation.alike import check_alike
+from coterie.core.federation.federation import check_alike
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.settings.configuration import configure

@@ -18,9 +18,9 @@ from benchmarks.llm.measure import bench
 from benchmarks.llm.memory import Measured, memory
 from benchmarks.llm.switching import Reloaded, Switched, switching
 from coterie.core.errors import UserError
+from coterie.llm.backbone_settings import ModelSettings
 from coterie.llm.messages import UPDATE, Adapters
-from coterie.llm.settings.backbone import ModelSettings
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 
 TINY = Shape(1, 8, 2, n_items=30, history=3, batch=2)
 

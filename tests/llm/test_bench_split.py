@@ -8,7 +8,7 @@ from tests.llm.split_process import processes
 
 from benchmarks.llm.federation import Shape
 from benchmarks.llm.split import split
-from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.backbone_settings import LoraSettings
 
 
 def test_rows_and_equal_losses(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from tests.core.front.fitted import rounds, trained, trainer
 
 import coterie
 from coterie.llm.adapter import Adapter
-from coterie.llm.tables.runs import REFERENCES
+from coterie.llm.tables.study import REFERENCES
 
 TINY = {"width": 16, "layers": 2}
 COMMON = {"train": {"keep_optimizer": True, "batch_size": 256}, "pretrain": {"steps": 3}}

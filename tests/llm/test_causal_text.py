@@ -10,26 +10,25 @@ from scipy.spatial.distance import cdist
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.adapter import Adapter
+from coterie.llm.backbone_settings import (
+    GenerationSettings,
+    LoraSettings,
+    ModelSettings,
+    PretrainSettings,
+)
+from coterie.llm.backbones.base import base_model
 from coterie.llm.backbones.causal_text import (
     CausalText,
     grounding_scores,
     load_causal_text,
     tiny_text,
 )
-from coterie.llm.backbones.lora import base_model
 from coterie.llm.backbones.pretraining import pretrain
-from coterie.llm.backbones.prompts import bigrec_template, compact_template
-from coterie.llm.backbones.tokenizer import END
+from coterie.llm.backbones.text import END, bigrec_template, compact_template
+from coterie.llm.data.catalogue import ItemWords
 from coterie.llm.data.examples import Examples
-from coterie.llm.data.words import ItemWords
-from coterie.llm.settings.backbone import (
-    GenerationSettings,
-    LoraSettings,
-    ModelSettings,
-    PretrainSettings,
-)
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import k_core
 from coterie.core.data.sources.catalogue import load
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
@@ -14,8 +14,8 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.baselines import all_users
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
-from coterie.llm.data.sequences import evaluation_queries, training_examples
-from coterie.llm.settings.run import FederatedDataSettings
+from coterie.llm.data.examples import evaluation_queries, training_examples
+from coterie.llm.settings import FederatedDataSettings
 
 KEY = Key.from_seed(0)
 

@@ -16,7 +16,8 @@ from tests.llm.tiny_split import use_start
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.tokenizer import train_tokenizer
+from coterie.llm.backbone_settings import LoraSettings
+from coterie.llm.backbones.text import train_tokenizer
 from coterie.llm.cost.formulas import (
     ModelSize,
     Usage,
@@ -25,10 +26,8 @@ from coterie.llm.cost.formulas import (
     spread_of_splits,
     verdict,
 )
-from coterie.llm.cost.model_size import read_config, size_of, size_of_config
-from coterie.llm.cost.step_cost import measure_steps
-from coterie.llm.cost.token_count import prompt_tokens, training_tokens
-from coterie.llm.settings.backbone import LoraSettings
+from coterie.llm.cost.inputs import read_config, size_of, size_of_config
+from coterie.llm.cost.measuring import measure_steps, prompt_tokens, training_tokens
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training

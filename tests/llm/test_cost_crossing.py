@@ -12,10 +12,10 @@ from tests.llm.tiny_split import use_start
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.cost.formulas import cost_of
 from coterie.llm.cost.inputs import _untrained, of_experiment
-from coterie.llm.cost.token_count import (
+from coterie.llm.cost.measuring import (
     catalogue_tokens,
     recommending_tokens,
     validation_tokens,

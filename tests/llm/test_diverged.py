@@ -17,7 +17,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors import saved
 from coterie.llm.experiment import Experiment
-from coterie.llm.split.own_layers import OwnLayers
+from coterie.llm.split.kept_parts import OwnLayers
 
 CLIENTS = 4
 RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm.data.sequences import evaluation_queries, newest, training_examples
-from coterie.llm.data.split import GlobalSplit
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.data.examples import GlobalSplit, evaluation_queries, newest, training_examples
 
 lists = st.lists(st.lists(st.integers(0, 99), max_size=25), min_size=1, max_size=8)
 

@@ -14,18 +14,17 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import make_server
 from coterie.llm.backbone import WEIGHTS
-from coterie.llm.backbones.expert import Expert, make_expert
+from coterie.llm.backbone_settings import ExpertSettings
+from coterie.llm.backbones.base import Expert, make_expert
 from coterie.llm.client import make_client
-from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.words import ItemWords
+from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
-from coterie.llm.export.folders import EXPERT, export_adapter
-from coterie.llm.export.trained import TrainedRun
+from coterie.llm.export import EXPERT, export_adapter
 from coterie.llm.paper import PAPER
-from coterie.llm.settings.backbone import ExpertSettings
+from coterie.llm.trained_run import TrainedRun
 
 KEY = Key.from_seed(3)
 COUNTS = list(range(len(TITLES)))

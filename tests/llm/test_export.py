@@ -21,16 +21,16 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.serving import open_run
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors import saved
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.train import train
+from coterie.llm import export as folders
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.recformer.model import RecformerModel
-from coterie.llm.export import folders
-from coterie.llm.export.folders import EMBEDDINGS, answers, export_adapter, export_merged
-from coterie.llm.export.trained import TrainedRun, inside_middle
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
-from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings
+from coterie.llm.backbones.recformer import RecformerModel
+from coterie.llm.export import EMBEDDINGS, answers, export_adapter, export_merged
+from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.part import Kept
+from coterie.llm.trained_run import TrainedRun, inside_middle
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 ORIGIN = {"run": "a", "client": 1, "round": 2}

@@ -8,7 +8,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from coterie.core.errors import UserError
-from coterie.llm.backbones.tensor_files import writing_tensors
+from coterie.llm.backbones.folder import writing_tensors
 
 # What it says on a full disk, which a test cannot have.
 FULL = "Error while serializing: I/O error: No space left on device (os error 28)"

@@ -23,11 +23,10 @@ from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import tree
 from coterie.llm.adapter import Adapter
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.channel import Channel
-from coterie.llm.split.context import Context, Diverged
+from coterie.llm.split.channel import Channel, Context, Diverged
 from coterie.llm.split.cut import cut
+from coterie.llm.split.kept_parts import OwnLayers
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.own_layers import OwnLayers
 from coterie.llm.split.part import Kept
 from coterie.llm.split.remote import link
 from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions

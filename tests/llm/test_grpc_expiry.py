@@ -9,8 +9,7 @@ from pathlib import Path
 import torch
 from tests.llm.tiny_split import TinyLlama, use_start
 
-from coterie.llm.split.channel import Channel
-from coterie.llm.split.context import Context
+from coterie.llm.split.channel import Channel, Context
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.remote.channel import GrpcSessions

@@ -19,12 +19,12 @@ from coterie.core.settings.sections import RunSettings
 from coterie.core.tensors.saved import load
 from coterie.core.wire.codec import Header, encode
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone_settings import ModelSettings, SplitSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.client import Organisation
 from coterie.llm.halves import cut_backbone, make_middle, split_backbone
 from coterie.llm.mixing import Mixing
-from coterie.llm.settings.backbone import ModelSettings, SplitSettings
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import Link

@@ -10,15 +10,14 @@ from tests.llm.organisations import N_ITEMS, cohort_of, organisations, settings
 from tests.llm.test_expert import ITEMS, KEY, TITLES, chosen, with_expert
 
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.secure_sum import from_fixed
-from coterie.core.protocol.common_secret import CommonSecret
+from coterie.core.protocol.common_secret import CommonSecret, from_fixed
 from coterie.core.run.apart import write_folders
 from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone_settings import ExpertSettings, ModelSettings
 from coterie.llm.client import Organisation, make_client
 from coterie.llm.experiment import Experiment
 from coterie.llm.item_counts import CountQuery, ask_counts, counted_bias
-from coterie.llm.settings.backbone import ExpertSettings, ModelSettings
 
 NONE = torch.zeros(N_ITEMS, dtype=torch.int64)
 

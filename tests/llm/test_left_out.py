@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import Interactions, k_core
 from coterie.core.data.sources.sample import generate
 from coterie.core.tensors.keys import Key
 from coterie.llm.data.client_data import NOBODY, build
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.settings import FederatedDataSettings, Settings
 
 
 def low_left_out() -> Interactions:

@@ -13,7 +13,7 @@ from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
 from coterie.core.tensors import tree
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.context import Context, Diverged
+from coterie.llm.split.channel import Context, Diverged
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
 from coterie.llm.split.part import Part

@@ -21,15 +21,13 @@ from transformers import (
 from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import GenerationSettings, LoraSettings, ModelSettings
+from coterie.llm.backbones.base import add_lora
 from coterie.llm.backbones.causal_text import load_causal_text
-from coterie.llm.backbones.lora import add_lora
-from coterie.llm.backbones.prompts import compact_template
-from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
-from coterie.llm.backbones.recformer.tokens import texts
-from coterie.llm.backbones.tokenizer import END, train_tokenizer
-from coterie.llm.backbones.whole import check_finite, check_loaded
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
+from coterie.llm.backbones.hub import check_finite, check_loaded
+from coterie.llm.backbones.recformer import load_recformer, small_recformer
+from coterie.llm.backbones.text import END, compact_template, texts, train_tokenizer
 
 TITLES = ["Red King", "Blue River", "Old Night"]
 ITEMS = [(("title", title),) for title in TITLES]

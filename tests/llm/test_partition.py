@@ -7,10 +7,10 @@ from sklearn.metrics import adjusted_rand_score
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.data import partition
+from coterie.llm.data.examples import GlobalSplit
 from coterie.llm.data.partition import cluster_users, few_shot, public_users, user_vectors
-from coterie.llm.data.split import GlobalSplit
 
 KEY = Key.from_seed(5)
 NOTHING = [[]]

@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import k_core
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.baselines import all_users, measure_popularity
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
-from coterie.llm.data.genres import genre_users, shares
+from coterie.llm.data.examples import GlobalSplit, global_split
+from coterie.llm.data.partition import genre_users, shares
 from coterie.llm.data.shops import item_clusters, open_accounts
-from coterie.llm.data.split import GlobalSplit, global_split
-from coterie.llm.settings.run import FederatedDataSettings
+from coterie.llm.settings import FederatedDataSettings
 
 KEY = Key.from_seed(0)
 SAMPLE = k_core(generate(), 5)

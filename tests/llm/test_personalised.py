@@ -10,18 +10,17 @@ from tests.llm.organisations import backbone, cohort_of, federation, organisatio
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.metrics.full_ranking import FullRanking
+from coterie.core.metrics.as_torchmetrics import FullRanking
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter
+from coterie.llm.adapter import Adapter, LocalHead
 from coterie.llm.algorithm import PPLR
+from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.client import Organisation
 from coterie.llm.experiment import own_adapter
-from coterie.llm.head import LocalHead
 from coterie.llm.messages import Adapters, Candidate
-from coterie.llm.settings.backbone import SplitSettings
-from coterie.llm.settings.run import Settings, TuningSettings
+from coterie.llm.settings import Settings, TuningSettings
 
 KEY = Key.from_seed(3)
 DOUBLE = torch.float64

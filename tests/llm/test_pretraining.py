@@ -5,12 +5,12 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone import _progress
+from coterie.llm.backbone_settings import PretrainSettings
 from coterie.llm.backbones.pretraining import mean_loss, pretrain
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import PretrainSettings
 
 KEY = Key.from_seed(3)
 NOTHING = Examples(Ragged.from_lists([]), torch.empty(0, dtype=torch.int64))

@@ -5,12 +5,19 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import GenerationSettings, ModelSettings
 from coterie.llm.backbones.causal_text import CausalText, tiny_text
-from coterie.llm.backbones.prompts import PromptTokens, bigrec_template, compact_template, pad_left
-from coterie.llm.backbones.tokenizer import END, START, train_tokenizer
+from coterie.llm.backbones.text import (
+    END,
+    START,
+    PromptTokens,
+    bigrec_template,
+    compact_template,
+    pad_left,
+    train_tokenizer,
+)
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 TITLES = [f"{word} {number} (19{number}0)" for number in range(5) for word in ("Heat", "The Sting")]
 EXAMPLES = Examples(

@@ -7,19 +7,19 @@ from transformers import LongformerConfig, LongformerModel
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.adapter import Adapter
+from coterie.llm.backbone_settings import LoraSettings, ModelSettings, PretrainSettings
 from coterie.llm.backbones.pretraining import pretrain
-from coterie.llm.backbones.recformer.backbone import RecFormer
-from coterie.llm.backbones.recformer.build import (
+from coterie.llm.backbones.recformer import (
+    RecFormer,
     load_public,
     load_recformer,
     small_recformer,
 )
-from coterie.llm.backbones.recformer.tokens import ItemTokens, Limits, item_attributes
+from coterie.llm.backbones.text import ItemTokens, Limits, item_attributes
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import LoraSettings, ModelSettings, PretrainSettings
 
 KEY = Key.from_seed(0)
 WORDS = ["Heat", "Alien", "Fargo", "Rocky", "Jaws", "Speed", "Scream", "Babe", "Clue", "Big"]
@@ -275,8 +275,7 @@ def test_published_model_loads_from_files(tmp_path):
 
 
 def small_tokenizer(backbone: RecFormer):
-    from coterie.llm.backbones.recformer.tokens import texts
-    from coterie.llm.backbones.tokenizer import train_tokenizer
+    from coterie.llm.backbones.text import texts, train_tokenizer
 
     tokenizer = train_tokenizer(texts(ITEMS), 320)
     assert len(tokenizer) == backbone.model.config.vocab_size

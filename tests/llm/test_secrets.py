@@ -8,13 +8,13 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.ckks import KeyHolder
-from coterie.core.methods.ranking.graph_expansion import ThirdParty, item_tokens
+from coterie.core.methods.ranking.user_graphs import ThirdParty, item_tokens
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 
 
 def started(method: str, **values: Any) -> FederatedRun:

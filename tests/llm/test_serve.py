@@ -17,7 +17,7 @@ from coterie.core.settings.configuration import configure
 from coterie.llm.commands.serve import parse_layers, run
 from coterie.llm.experiment import Experiment
 from coterie.llm.halves import agreement, cut_backbone, training_of
-from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.settings import Settings, TrainSettings
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.remote.channel import GrpcLayers, GrpcSessions
 from coterie.llm.split.remote.link import Link

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.lora import base_model
+from coterie.llm.backbones.base import base_model
 from coterie.llm.split.channel import Channel
-from coterie.llm.split.cut import Cut, cut, uncut
+from coterie.llm.split.cut import Cut, cut, padding_of, uncut
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.remote_block import padding_of
 
 SGD = Training(lr=1.0, optimizer=RowSGD())
 STEMS = {"longformer": "network.encoder.layer"}  # names of layers; all others are Llamas

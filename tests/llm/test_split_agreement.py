@@ -12,7 +12,7 @@ from coterie.core.settings.sections import EngineSettings, LoggerSettings, RunSe
 from coterie.llm.data.client_data import PublicData
 from coterie.llm.experiment import Experiment
 from coterie.llm.halves import agreement
-from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.settings import FederatedDataSettings, Settings
 
 DEFAULT = FederatedDataSettings()
 # Of the sample, and with each of them another public slice is seen by pre-training.

@@ -9,14 +9,14 @@ from torch import nn
 
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.adapter import Adapter
+from coterie.llm.backbone_settings import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import tiny_text
-from coterie.llm.backbones.recformer.build import small_recformer
+from coterie.llm.backbones.recformer import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut, uncut
 from coterie.llm.split.middle import Middle, Training

@@ -9,13 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import Interactions, k_core
 from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import default_core
 from coterie.core.tensors.keys import Key
-from coterie.llm.data.split import global_split
+from coterie.llm.data.examples import global_split
 
 KEY = Key.from_seed(3)
 

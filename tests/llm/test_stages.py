@@ -18,23 +18,22 @@ from coterie.core.federation.selection import BestRound
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.resuming import reopened
 from coterie.core.run.serving import open_run
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save
-from coterie.core.training.train import train
+from coterie.core.training.train import reopened, train
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone import halves_of
+from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.client import Organisation
-from coterie.llm.data.sequences import newest
+from coterie.llm.data.examples import newest
 from coterie.llm.experiment import frozen_items
-from coterie.llm.export.trained import TrainedRun
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings, SplitSettings
-from coterie.llm.settings.run import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.trained_run import TrainedRun
 
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.

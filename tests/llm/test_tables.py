@@ -9,16 +9,15 @@ import torch
 from scipy import stats
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.proximal import FedAMPOptions
+from coterie.core.methods.settings.any_module import FedAMPOptions
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
-from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
-from coterie.llm import published
+from coterie.core.tables.study import fingerprint
+from coterie.llm.backbone_settings import ModelSettings, PretrainSettings
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
-from coterie.llm.settings.backbone import ModelSettings, PretrainSettings
-from coterie.llm.settings.run import (
+from coterie.llm.settings import (
     FederatedDataSettings,
     FedMFSettings,
     MixingSettings,
@@ -26,12 +25,19 @@ from coterie.llm.settings.run import (
     TrainSettings,
     TuningSettings,
 )
-from coterie.llm.tables import costs, make_table, partitions, sweeps
-from coterie.llm.tables.contrast import over_others, verdict_note
-from coterie.llm.tables.convergence import rounds_to, shares
-from coterie.llm.tables.mechanism import extents
-from coterie.llm.tables.runs import imbalances, train, worst
-from coterie.llm.tables.study import Study, essential, plain
+from coterie.llm.tables import costs, figures, main_table, make_table, partitions
+from coterie.llm.tables.figures import rounds_to, shares
+from coterie.llm.tables.main_table import extents
+from coterie.llm.tables.study import (
+    Study,
+    essential,
+    imbalances,
+    over_others,
+    plain,
+    train,
+    verdict_note,
+    worst,
+)
 
 TINY = {
     "rounds": 1,
@@ -80,7 +86,7 @@ def make(out):
 
 
 def test_table_1_is_complete_and_more_items_find_more():
-    for groups in published.TABLES["table1"].values():
+    for groups in main_table.TABLES["table1"].values():
         assert list(groups) == ["none", "BIGRec", "RecFormer"]
         assert list(groups["none"]) == ["mf", "lightgcn", "fedmf", "lightfr", "fedpergnn"]
         for name in ("BIGRec", "RecFormer"):
@@ -93,23 +99,23 @@ def test_table_1_is_complete_and_more_items_find_more():
 
 def test_published_imbalances_follow_from_their_clients_but_for_the_known_mistake():
     half, wrong = 0.5e-4, set()
-    for data, methods in published.TABLES["table3"].items():
+    for data, methods in main_table.TABLES["table3"].items():
         for method, row in methods.items():
             best, worst, printed = max(row["clients"]), min(row["clients"]), row["imbalance"]
             low = (best - half) / (worst + half) - 1 - 0.005
             high = (best + half) / (worst - half) - 1 + 0.005
             if not low <= printed <= high:
                 wrong.add((data, method))
-    assert wrong == set(map(tuple, published.TABLES["wrong_imbalances"]))
-    central = published.table3("microlens", "central")
+    assert wrong == set(map(tuple, main_table.TABLES["wrong_imbalances"]))
+    central = main_table.table3("microlens", "central")
     assert central is not None
     assert math.isnan(central[1])
 
 
 def test_table_3_and_table_1_tell_of_the_same_runs():
-    for data, methods in published.TABLES["table3"].items():
+    for data, methods in main_table.TABLES["table3"].items():
         for method, row in methods.items():
-            overall = published.TABLES["table1"][data]["BIGRec"][method][0]
+            overall = main_table.TABLES["table1"][data]["BIGRec"][method][0]
             assert min(row["clients"]) <= overall <= max(row["clients"])
 
 
@@ -392,9 +398,9 @@ def test_table_2_gives_the_costs_of_every_k(out):
 @pytest.mark.parametrize("figure", [1, 3, 4, 5, 6])
 def test_figures_are_drawn(make, figure, monkeypatch):
     monkeypatch.setattr(costs, "ATTACKER", replace(costs.ATTACKER, steps=3))
-    monkeypatch.setattr(sweeps, "CLIENTS", (2, 5))
-    monkeypatch.setattr(sweeps, "ALPHAS", (0.5, 0.7))
-    monkeypatch.setattr(sweeps, "BETAS", (5.0,))
+    monkeypatch.setattr(figures, "CLIENTS", (2, 5))
+    monkeypatch.setattr(figures, "ALPHAS", (0.5, 0.7))
+    monkeypatch.setattr(figures, "BETAS", (5.0,))
     report = make(figure=figure)
     assert report.figure is not None
     assert report.figure.read_bytes().startswith(b"\x89PNG")

@@ -12,13 +12,12 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm import title_rule as rule
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm import baselines as rule
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.words import ItemWords
+from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
-from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.settings import FederatedDataSettings, Settings
 
 TITLES = ["Red boat 2", "red Sea", "The red sea boat", "Ox", "ox, the ox"]
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM, LongformerConfig, LongformerModel
 
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
 from coterie.llm.split.middle import Middle

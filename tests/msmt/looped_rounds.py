@@ -23,7 +23,7 @@ from coterie.msmt.aggregation.coordination import coordinate
 from coterie.msmt.data.task import Task
 from coterie.msmt.models.make import network
 from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 Tree = dict[str, Tensor]
 Place = tuple[int, int]

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 Row = list[float]
 M = TypeVar("M", bound=nn.Module)

@@ -9,15 +9,18 @@ import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.fields import changed
+from coterie.core.methods.kit.uploads import changed
 from coterie.core.privacy.noise import Clip, GaussianNoise
 from coterie.core.protocol.messages import Up
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.msmt.attack.membership import Membership, Normalise, RowLosses, judged
-from coterie.msmt.attack.occurrence import (
+from coterie.msmt.attack.uploads import (
     LocalSteps,
+    Membership,
+    Normalise,
     Occurrence,
+    RowLosses,
+    judged,
     judged_occurrence,
     rounding,
     untouched,

@@ -17,13 +17,12 @@ from coterie.core.settings.schema import build
 from coterie.core.tensors.keys import Key
 from coterie.msmt.algorithm import PFServer
 from coterie.msmt.client import PFClient
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.data.task import Task
-from coterie.msmt.halves import halves
+from coterie.msmt.data.task import Schema, Task
+from coterie.msmt.experiment import halves
 from coterie.msmt.messages import ScenarioUpdate
 from coterie.msmt.models.make import network
 from coterie.msmt.readings import resolve
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 QUIET = {"train.evaluate_every": 9}
 """Measures nothing in the first rounds, which takes half of the time."""

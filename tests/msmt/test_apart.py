@@ -13,13 +13,13 @@ import pytest
 import torch
 from tests.hosted import Hosts, Sharded, bits
 
-from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import ClientHost
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 from coterie.msmt.experiment import Experiment
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 SMALL: dict[str, Any] = {
     "seed": 3,
@@ -95,7 +95,7 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
 def test_a_scenarios_process_imports_no_server() -> None:
     code = (
         "import sys; import coterie.msmt.methods, coterie.msmt.client; "
-        "print([name for name in ('coterie.msmt.algorithm', 'coterie.msmt.halves', "
+        "print([name for name in ('coterie.msmt.algorithm', 'coterie.msmt.experiment', "
         "'lightning', 'coterie.msmt.data.make', 'pandas', 'sklearn') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

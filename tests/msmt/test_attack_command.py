@@ -14,7 +14,7 @@ from coterie.core.settings.sections import PrivacySettings
 from coterie.msmt.attack import report
 from coterie.msmt.attack.report import described, power_of_two, protections
 from coterie.msmt.readings import resolve
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 SMALL = {
     "data.name": "world",

@@ -10,15 +10,15 @@ from tests.msmt.one_upload import behind_noise, losses, membership
 from torch import nn
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.attack import membership as attack
-from coterie.msmt.attack.membership import judged, with_upload
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.attack import uploads as attack
+from coterie.msmt.attack.uploads import judged, with_upload
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import MultiTask
+from coterie.msmt.models.make import SingleTask
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.models.single_task import SingleTask
 from coterie.msmt.models.star import Star
 from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 SCHEMA = Schema(("ctr", "ctcvr"), ("NL", "ES"), (12, 5), 4)
 SIZES = ModelSettings(

@@ -8,10 +8,10 @@ from tests.msmt.one_upload import behind_noise, distances, occurrence
 
 from coterie.core.local_training.row_optimizer import RowAdam
 from coterie.core.tensors.keys import Key
-from coterie.msmt.attack.occurrence import LocalSteps, occurring, untouched
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.attack.uploads import LocalSteps, occurring, untouched
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 CATEGORIES, STEPS, LR, DECAY = 40, 12, 1e-3, 1e-4
 SCHEMA = Schema(("ctr", "ctcvr"), ("NL",), (CATEGORIES, 3), 2)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.known import Seen
-from coterie.msmt.attack.occurrence import LocalSteps
 from coterie.msmt.attack.reader import CategoryReader, across, unexplained
+from coterie.msmt.attack.uploads import LocalSteps
 
 KEY = Key.from_seed(7)
 NAMES = ("inputs.tables.0.weight", "tasks.1.inputs.tables.2.weight")

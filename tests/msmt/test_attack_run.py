@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 from tests.msmt.one_upload import losses
 from tests.msmt.small_scenarios import LENGTHS, QUIET, scenarios, settings
 
-from coterie.core.federation.exchange import Answers, Exchange, Request
+from coterie.core.federation.cohort import Answers, Exchange, Request
 from coterie.core.methods.fedamp import UPDATE, CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate
 from coterie.core.privacy.accountant import epsilon
@@ -21,16 +21,13 @@ from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.msmt.attack.candidates import candidates
-from coterie.msmt.attack.known import Seen, knowledge_of
-from coterie.msmt.attack.overheard import Ear
-from coterie.msmt.attack.play import play, protected
-from coterie.msmt.attack.reader import MemberReader
-from coterie.msmt.attack.report import attack
+from coterie.msmt.attack.known import Ear, Seen, knowledge_of
+from coterie.msmt.attack.reader import MemberReader, candidates
+from coterie.msmt.attack.report import attack, play, protected
 from coterie.msmt.experiment import Experiment
 from coterie.msmt.messages import AFFINE
-from coterie.msmt.models import inputs
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.models import base
+from coterie.msmt.settings import Settings
 
 KEY = Key.from_seed(3)
 NOISE = PrivacySettings(clip=0.5, noise="gaussian", scale=0.01)
@@ -435,7 +432,7 @@ SHARING = {
 )
 def test_shared_embeddings_tell_all_categories(monkeypatch, name, is_large):
     if is_large:
-        monkeypatch.setattr(inputs, "SPARSE_FROM", 5)  # those of 4 or fewer are never looked up
+        monkeypatch.setattr(base, "SPARSE_FROM", 5)  # those of 4 or fewer are never looked up
     few = {
         "train.epochs": 2,
         "train.batch_size": 20,

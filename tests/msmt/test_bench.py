@@ -13,11 +13,11 @@ from benchmarks.msmt.operations import plain, projected
 from benchmarks.msmt.plain import PlainMMoE
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.fast import projection
 from coterie.msmt.models.mmoe import MMoE
 from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 FORM = Schema(("click", "buy"), ("NL",), (3, 9, 2), 4, funnel=True)
 SIZES = ModelSettings(embedding=5, experts=3, expert_layers=(6, 4), tower_layers=(3, 2))

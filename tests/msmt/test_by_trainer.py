@@ -55,7 +55,7 @@ def test_tests_are_measured_as_the_row_measures_them():
 
 def test_large_tables_are_stepped_by_the_rows_that_a_batch_has(monkeypatch):
     """Their gradients are sparse, which no optimizer of torch takes beside dense ones."""
-    monkeypatch.setattr("coterie.msmt.models.inputs.SPARSE_FROM", 15)
+    monkeypatch.setattr("coterie.msmt.models.base.SPARSE_FROM", 15)
     module, logged = trained(2, "pf-msmtrec", **model("esmm"))
     assert any(table.sparse for table in module.network.inputs.tables)
     row = rounds(2, "pf-msmtrec", "central", **model("esmm"))

@@ -16,12 +16,10 @@ from coterie.core.settings.schema import changed
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.training.train import train
 from coterie.msmt.comparison import PICTURE, TABLE, followed, of_scenarios, oracle, panels, table
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.data.task import Task
+from coterie.msmt.data.task import Schema, Task
 from coterie.msmt.experiment import Experiment
 from coterie.msmt.paper import PAPER
-from coterie.msmt.settings.data import ScenarioData
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import ScenarioData, Settings
 
 TINY = {
     "data.name": "world",

@@ -11,7 +11,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.census import COLUMNS, NUMBERS, counts, read_census
 from coterie.msmt.data.describe import undefined
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(8)
 WORKERS = (

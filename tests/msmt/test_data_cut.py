@@ -13,10 +13,10 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.msmt.data.aliexpress import CATEGORIES, LABELS, NUMBERS, read_aliexpress
 from coterie.msmt.data.cut import Rows, cut, numbered, parts, some
 from coterie.msmt.data.describe import describe, undefined
-from coterie.msmt.data.formats.aliexpress import CATEGORIES, LABELS, NUMBERS, read_aliexpress
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(4)
 SETTINGS = ScenarioData(name="census-income", valid=0.2, test=0.3)

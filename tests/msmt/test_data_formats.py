@@ -9,7 +9,7 @@ from coterie.core.data.sources.catalogue import sample_counts
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.make import READERS, make_task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(0)
 SAMPLES = {  # of the public samples: rows, scenarios, tasks

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from coterie.core.data.interactions.genres import GENRES
+from coterie.core.data.interactions.features import GENRES
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.make import make_task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(2)
 USERS = {  # gender, first year of the age group, occupation, zip

@@ -12,7 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data import own_file
 from coterie.msmt.data.make import make_task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(1)
 ROLES = {"scenario": "country", "tasks": ("click", "buy")}

@@ -11,9 +11,8 @@ from coterie.core.registry.data_sets import data_set, data_sets
 from coterie.core.registry.papers import load
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.make import READERS, make_task
-from coterie.msmt.settings.data import ScenarioData
-from coterie.msmt.settings.data_sets import DATA_SETS, OPTIONS, is_file_name
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.data_sets import DATA_SETS, OPTIONS, is_file_name
+from coterie.msmt.settings import ScenarioData, Settings
 
 OWN = {"name": "my.csv", "scenario": "country", "tasks": ("click",)}
 
@@ -106,5 +105,5 @@ def test_every_data_set_is_known_and_can_be_read():
 
 
 def test_settings_import_no_torch():
-    code = "import sys, coterie.msmt.settings.data; sys.exit('torch' in sys.modules)"
+    code = "import sys, coterie.msmt.settings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

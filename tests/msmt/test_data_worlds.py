@@ -11,9 +11,15 @@ from coterie.core.tensors.keys import Key
 from coterie.msmt.data.describe import describe
 from coterie.msmt.data.drawn import Amounts, Form, Noise
 from coterie.msmt.data.make import make_task
-from coterie.msmt.data.teacher import Network, Teacher, relevant_blocks, teacher_laws
-from coterie.msmt.data.worlds import World, world_laws
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.data.worlds import (
+    Network,
+    Teacher,
+    World,
+    relevant_blocks,
+    teacher_laws,
+    world_laws,
+)
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(3)
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.models.fast.dropout import Dropout
+from coterie.msmt.models.fast.hidden import Dropout
 
 
 @given(st.floats(0, 0.999999))

@@ -5,10 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.models.fast import chunks
-from coterie.msmt.models.fast.dropout import Dropout
-from coterie.msmt.models.fast.hidden import hidden
-from coterie.msmt.models.fast.mixing import mixed
+from coterie.msmt.models.fast import hidden as chunks
+from coterie.msmt.models.fast.hidden import Dropout, hidden
+from coterie.msmt.models.fast.layers import mixed
 from coterie.msmt.models.fast.norm import Norm, variance_of
 
 KEY = Key.from_seed(11)

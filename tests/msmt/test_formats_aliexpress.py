@@ -18,17 +18,17 @@ from hypothesis import strategies as st
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import StreamedSamples
-from coterie.core.data.sources import arrow_writer, csv_blocks
+from coterie.core.data.sources import arrow_samples, csv_blocks
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
 from coterie.core.training.train import train
 from coterie.msmt.comparison import TABLE
-from coterie.msmt.data.formats.aliexpress import CATEGORIES, NUMBERS, read_aliexpress
-from coterie.msmt.data.formats.pages import Pages
+from coterie.msmt.data.aliexpress import CATEGORIES, NUMBERS, read_aliexpress
+from coterie.msmt.data.loaded import Pages
 from coterie.msmt.data.task import Task
 from coterie.msmt.paper import PAPER as MSMT
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(0)
 SETTINGS = ScenarioData(name="aliexpress")
@@ -42,7 +42,7 @@ ITEM_NUMBERS = [n for n in range(2, 49) if n not in ITEM_IDS]
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_blocks, "_BLOCK", 4000)
-    monkeypatch.setattr(arrow_writer, "ROWS", 16)
+    monkeypatch.setattr(arrow_samples, "ROWS", 16)
 
 
 def pages_and_items(seed: int, n_pages: int, first: int = 1) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -210,7 +210,7 @@ def test_other_numbers_and_another_store(tmp_path: Path) -> None:
 def test_small_files_are_read_into_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     processed(tmp_path / "AliExpress_NL")
     assert isinstance(read_aliexpress(tmp_path, SETTINGS, KEY).clients.train, SampleData)
-    monkeypatch.setattr("coterie.msmt.data.formats.loaded.BIG", 10_000)
+    monkeypatch.setattr("coterie.msmt.data.loaded.BIG", 10_000)
     assert isinstance(read_aliexpress(tmp_path, SETTINGS, KEY).clients.train, StreamedSamples)
 
 
@@ -219,7 +219,7 @@ def test_files_are_compared_without_a_pooled_model(
 ) -> None:
     processed(tmp_path / "data" / "aliexpress" / "AliExpress_NL")
     processed(tmp_path / "data" / "aliexpress" / "AliExpress_ES", 1)
-    monkeypatch.setattr("coterie.msmt.data.formats.loaded.BIG", 10_000)
+    monkeypatch.setattr("coterie.msmt.data.loaded.BIG", 10_000)
     flags = {"data": "aliexpress", "data.root": tmp_path / "data", "compare": "true", "rounds": 1}
     flags |= {"model.embedding": 2, "model.expert_layers": "[4,4]", "model.tower_layers": "[4]"}
     flags |= {"run.out": tmp_path, "run.progress": "false", "logger.wandb": "off"}

@@ -12,12 +12,16 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.formats.ali_ccp import read_ali_ccp
-from coterie.msmt.data.formats.douban import read_douban
-from coterie.msmt.data.formats.kuairand import CATEGORIES, NUMBERS, read_kuairand
-from coterie.msmt.data.formats.mind import read_mind
+from coterie.msmt.data.joined_tables import (
+    CATEGORIES,
+    NUMBERS,
+    read_ali_ccp,
+    read_douban,
+    read_kuairand,
+    read_mind,
+)
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(0)
 SETTINGS = ScenarioData(name="other")

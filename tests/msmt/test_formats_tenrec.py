@@ -12,13 +12,14 @@ import torch
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.streamed import StreamedSamples
-from coterie.core.data.sources import arrow_writer, csv_blocks
+from coterie.core.data.sources import arrow_samples, csv_blocks
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, unit
-from coterie.msmt.data.formats import draw, tenrec
-from coterie.msmt.data.formats.tenrec import CATEGORIES, HISTORY, read_tenrec
+from coterie.msmt.data import tenrec
+from coterie.msmt.data import tenrec as draw
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.data.tenrec import CATEGORIES, HISTORY, read_tenrec
+from coterie.msmt.settings import ScenarioData
 
 KEY = Key.from_seed(3)
 SETTINGS = ScenarioData(name="tenrec", valid=0.2, test=0.1)
@@ -29,7 +30,7 @@ PARTS = ("train", "valid", "test")
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(csv_blocks, "_BLOCK", 3000)
-    monkeypatch.setattr(arrow_writer, "ROWS", 32)
+    monkeypatch.setattr(arrow_samples, "ROWS", 32)
 
 
 def qb(count: int = 120, clicked: float = 0.7, seed: int = 0) -> pd.DataFrame:

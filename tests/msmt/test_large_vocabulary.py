@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from coterie.core.local_training.alone import trained_alone
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models import inputs
-from coterie.msmt.models.base import Batch, MultiTask
-from coterie.msmt.models.inputs import SPARSE_FROM, Inputs
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models import base
+from coterie.msmt.models.base import SPARSE_FROM, Batch, Inputs, MultiTask
 from coterie.msmt.models.make import make_model
 
 NAMES = ("template", "single-task", "mmoe", "ple", "esmm", "aitm", "star", "aesm2", "pepnet")
@@ -45,7 +44,7 @@ def gradients(network: MultiTask, batch: Batch) -> dict[str, Tensor]:
 def test_gradients_are_those_of_dense_tables(
     name: str, training: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "SPARSE_FROM", 9)
+    monkeypatch.setattr(base, "SPARSE_FROM", 9)
     method = "pf-msmtrec" if name == "template" else "fedavg"
     chosen = settings(model__name=name, method=method, model__experts=4)
     network = shaken(make_model(chosen, SCHEMA)).train(training)
@@ -77,7 +76,7 @@ def test_rounds_are_those_of_dense_tables_where_the_rule_is_one(
     """Gradient descent without decay; any optimizer where all rows are pulled."""
     ends = []
     for large in (6, 7):
-        monkeypatch.setattr(inputs, "SPARSE_FROM", large)
+        monkeypatch.setattr(base, "SPARSE_FROM", large)
         chosen = settings({"train.optimizer": "sgd", "train.weight_decay": 0.0}, options)
         run = run_of(chosen, rounds=2)
         client: Any = run.federation.client
@@ -91,7 +90,7 @@ def test_rounds_are_those_of_dense_tables_where_the_rule_is_one(
 def test_with_adam_rows_that_no_batch_names_stay_as_they_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(inputs, "SPARSE_FROM", 6)
+    monkeypatch.setattr(base, "SPARSE_FROM", 6)
     task = scenarios()
     ids = task.clients.train.samples["ids"]
     ids[ids[:, 1] == 4, 1] = 5

@@ -14,10 +14,10 @@ from torch.func import functional_call
 
 from coterie.core.local_training.alone import statistics_of, trained_alone
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.fast import projection
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 SIZES = ModelSettings(embedding=3, experts=2, expert_layers=(5, 4), tower_layers=(3, 2), dropout=0)
 TWO = ("click", "buy")

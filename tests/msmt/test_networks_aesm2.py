@@ -22,10 +22,10 @@ from tests.msmt.naive_network import (
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.aesm2 import Aesm2, Selection, divergences
 from coterie.msmt.models.base import Batch, cross_entropy
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 KEY = Key.from_seed(2)
 

@@ -21,9 +21,9 @@ from tests.msmt.naive_network import (
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.aitm import Aitm, Attention, disorder
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch
+from coterie.msmt.models.funnel import Aitm, Attention, disorder
 
 THREE = Schema(("click", "cart", "buy"), ("NL", "ES"), (5, 4), 2, funnel=True)
 

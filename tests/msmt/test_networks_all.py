@@ -13,16 +13,15 @@ from torch.func import functional_call
 
 from coterie.core.local_training.alone import statistics_of
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.aesm2 import Aesm2
-from coterie.msmt.models.aitm import Aitm
 from coterie.msmt.models.base import Batch, MultiTask, auc
-from coterie.msmt.models.esmm import Esmm
+from coterie.msmt.models.funnel import Aitm, Esmm
+from coterie.msmt.models.make import SingleTask
 from coterie.msmt.models.pepnet import PepNet
 from coterie.msmt.models.ple import Ple
-from coterie.msmt.models.single_task import SingleTask
 from coterie.msmt.models.star import Star
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 NETWORKS = {
     "single-task": SingleTask,

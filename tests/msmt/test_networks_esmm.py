@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.msmt.naive_network import SCHEMA, SIZES, Naive, drawn, shaken
 
 from coterie.core.errors import UserError
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.esmm import Esmm, logits_of_products
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.funnel import Esmm, logits_of_products
 
 logit = st.floats(-700, 700, allow_nan=False)
 

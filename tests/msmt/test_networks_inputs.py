@@ -9,11 +9,10 @@ from tests.msmt.naive_network import SCHEMA, SIZES, Naive, drawn, moved, shaken
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.inputs import Inputs
-from coterie.msmt.models.layers import mlp, tower
-from coterie.msmt.models.single_task import SingleTask
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.base import Inputs, mlp, tower
+from coterie.msmt.models.make import SingleTask
+from coterie.msmt.settings import ModelSettings
 
 KEY = Key.from_seed(0)
 close = pytest.approx

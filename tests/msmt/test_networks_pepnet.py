@@ -9,10 +9,10 @@ from tests.msmt.naive_network import SCHEMA, SIZES, Naive, Row, drawn, shaken, s
 from torch import nn
 
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch
 from coterie.msmt.models.pepnet import GateNU, PepNet
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 KEY = Key.from_seed(3)
 THREE = Schema(("click", "cart", "buy"), ("NL", "ES"), (5, 4), 2, funnel=True)

@@ -19,10 +19,10 @@ from tests.msmt.naive_network import (
 from torch import nn
 
 from coterie.core.errors import UserError
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch
 from coterie.msmt.models.ple import Ple
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
 
 THREE = Schema(("click", "cart", "buy"), ("NL", "ES"), (5, 4), 2, funnel=True)
 SEVEN = ModelSettings(embedding=3, experts=7, expert_layers=(5, 4), tower_layers=(3,), dropout=0)

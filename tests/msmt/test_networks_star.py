@@ -10,9 +10,8 @@ from torch import nn
 
 from coterie.core.tensors.keys import Key
 from coterie.msmt.models.base import Batch
-from coterie.msmt.models.partitioned_norm import PartitionedNorm
-from coterie.msmt.models.star import Star, StarLinear
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.models.star import PartitionedNorm, Star, StarLinear
+from coterie.msmt.settings import ModelSettings
 
 KEY = Key.from_seed(1)
 

@@ -9,8 +9,8 @@ import torch
 from tests.msmt.small_scenarios import QUIET, advanced, kept, opened, run_of, scenarios, settings
 from torch import Tensor
 
+from coterie.core.methods.bounds import LocalClient
 from coterie.core.methods.kit.model_client import OwnModel, OwnStart
-from coterie.core.methods.reference.local import LocalClient
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.msmt.methods import client_half

@@ -11,11 +11,10 @@ from tests.msmt.small_scenarios import QUIET, kept, run_of, settings
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import build
 from coterie.core.tensors import tree
-from coterie.msmt.aggregation.personalised import LITERAL, RECOMMENDED
+from coterie.msmt.aggregation.personalised import LITERAL, RECOMMENDED, rule_of
 from coterie.msmt.methods import remarks
 from coterie.msmt.readings import idle, resolve
-from coterie.msmt.rules import rule_of
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 
 def resolved(**changes: Any) -> Settings:

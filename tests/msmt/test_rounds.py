@@ -25,7 +25,7 @@ from tests.msmt.small_scenarios import (
 )
 
 from coterie.core.run.driver import FederatedRun
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 A1 = {"pf.expert": "fedavg", "pf.tower": "fedavg"}
 CASES: dict[str, dict[str, Any]] = {

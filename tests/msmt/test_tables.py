@@ -15,9 +15,9 @@ from coterie.msmt.data.describe import describe
 from coterie.msmt.experiment import Experiment
 from coterie.msmt.paper import PAPER
 from coterie.msmt.readings import resolve
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 from coterie.msmt.tables import CATALOGUE, ablations, main_table, make_table, study
-from coterie.msmt.tables.rows import FEDERATED_ROWS, ROWS
+from coterie.msmt.tables.study import FEDERATED_ROWS, ROWS
 
 TINY = {
     "rounds": 2,

@@ -8,11 +8,16 @@ from scipy import stats
 
 from coterie.core.tables.result import NAN, RunResult
 from coterie.msmt.published import ALIEXPRESS, TENREC
-from coterie.msmt.tables.contrast import against, difference_notes, pair_note, panels
-from coterie.msmt.tables.convergence import curve, reached
-from coterie.msmt.tables.layout import at_own_rounds, measured
-from coterie.msmt.tables.main_table import printed
-from coterie.msmt.tables.runs import judged_by
+from coterie.msmt.tables.layout import (
+    against,
+    at_own_rounds,
+    difference_notes,
+    measured,
+    pair_note,
+    panels,
+)
+from coterie.msmt.tables.main_table import curve, printed, reached
+from coterie.msmt.tables.study import judged_by
 
 
 def run_of(personal, test, whose="personal"):

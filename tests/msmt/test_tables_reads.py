@@ -6,14 +6,11 @@ import torch
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.settings.schema import changed, values_of
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.data.task import Task
+from coterie.msmt.data.task import Schema, Task
 from coterie.msmt.readings import resolve
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 from coterie.msmt.tables.ablations import PAPERS, VARIANTS
-from coterie.msmt.tables.reads import bare, essential
-from coterie.msmt.tables.rows import FEDERATED_ROWS, OWN, ROWS, refused
-from coterie.msmt.tables.study import digest
+from coterie.msmt.tables.study import FEDERATED_ROWS, OWN, ROWS, bare, digest, essential, refused
 
 
 def same(method, **changes):

@@ -12,11 +12,10 @@ from tests.msmt.test_mmoe import FORMS, SIZES, each_way, way
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.models.base import cross_entropy
-from coterie.msmt.models.fast import chunks
-from coterie.msmt.models.generators import Dense, Factored, Generator
+from coterie.msmt.models.fast import hidden
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.models.template import TemplateMMoE, direction_name
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.models.template import Dense, Factored, Generator, TemplateMMoE, direction_name
+from coterie.msmt.settings import ModelSettings
 
 __all__ = ["way"]  # a fixture
 BOTH = FORMS["both"]
@@ -216,7 +215,7 @@ def test_alignment(generator: str) -> None:
 @pytest.mark.parametrize("what", ["loss", "alignment", "weight", "both"])
 @pytest.mark.parametrize("bytes_", [1 << 20, 80])  # all rows of 40 bytes at once, two
 def test_gradients_of_the_weight_and_the_alignment(what: str, bytes_: int, monkeypatch) -> None:
-    monkeypatch.setattr(chunks, "BYTES", bytes_)
+    monkeypatch.setattr(hidden, "BYTES", bytes_)
     network = made(lam=0.3)
     network.has_anchor.fill_(1.0)
     batch = drawn(BOTH, 10)

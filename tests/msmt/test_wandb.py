@@ -14,8 +14,8 @@ import pytest
 
 from coterie.core.cli.main import main
 from coterie.core.registry.keys import KEYS, documented
-from coterie.msmt.keys import KEYS as OWN_KEYS
-from coterie.msmt.keys import PANELS
+from coterie.msmt.paper import KEYS as OWN_KEYS
+from coterie.msmt.paper import PANELS
 
 SMALL = ["--data.name", "world", "--data.rows", "[40,23,31]", "--data.valid_rows", "40"]
 SMALL += ["--data.test_rows", "40", "--model.embedding", "2", "--model.experts", "2"]

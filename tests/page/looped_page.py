@@ -23,7 +23,7 @@ from tests.core.methods.labelled_clients import (
 from tests.page.small_games import HELD
 from torch import Tensor
 
-from coterie.page.game.answer import best_response
+from coterie.page.answer import best_response
 
 SERVER = torch.zeros(1, dtype=torch.int64)
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from coterie.page.data.characters import SYMBOLS
+from coterie.page.data.shakespeare import SYMBOLS
 
 WNIDS = ("n02", "n01", "n03")
 

@@ -16,10 +16,9 @@ from tests.core.methods.labelled_clients import (
 )
 
 from coterie.page.data.task import Task
-from coterie.page.halves import halves
+from coterie.page.experiment import halves
 from coterie.page.readings import resolve
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.run import GameSettings, Settings, TrainSettings
+from coterie.page.settings import AgentOptions, GameSettings, Settings, TrainSettings
 
 AGENT = AgentOptions(
     critic_lr=1e-2, actor_lr=1e-2, tau=0.1, warm_up=2, batch_size=4, hidden=(6, 5), capacity=50

@@ -11,7 +11,7 @@ from benchmarks.core.modules.loops import ClientLoop
 from benchmarks.page import measure
 from benchmarks.page.rounds import FedAvgRounds, local_steps
 from coterie.core.settings.sections import EngineSettings
-from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
+from coterie.page.settings import Settings, TaskSettings, TrainSettings
 
 SMALL = Settings(
     data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=64, clip=1.0)

@@ -7,10 +7,10 @@ from tests.core.front.fitted import apart, rounds, trained, trainer
 import coterie
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.methods.reference.by_trainer import SampleTraining
+from coterie.core.methods.by_trainer import SampleTraining
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.page.data.task import Form
-from coterie.page.models.make import make_model
+from coterie.page.models import make_model
 
 TRAIN = {"train": {"epochs": 2, "batch_size": 20}, "data": {"clients": 6}}
 

@@ -13,8 +13,8 @@ from tests.page.games import Constants, IndependentGame, QuadraticGame, backward
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certify import certify, plays_needed
 from coterie.page.certificate.game import LEARNED, Answer, Deviation
-from coterie.page.certificate.report import conclusion
-from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.certificate.of_run import conclusion
+from coterie.page.settings import CertificateSettings
 
 KEY = Key.from_seed(7)
 GRID = torch.linspace(-2.0, 2.0, 81, dtype=torch.float64)[:, None]

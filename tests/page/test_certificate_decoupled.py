@@ -7,7 +7,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.branch import Branch
-from coterie.core.methods.settings.branch import BranchOptions
+from coterie.core.methods.settings.fedavg import BranchOptions
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -17,8 +17,13 @@ from coterie.page.certificate.decoupled import DecoupledGame
 from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
-from coterie.page.settings.certificate import CertificateSettings
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import (
+    CertificateSettings,
+    GameSettings,
+    Settings,
+    TaskSettings,
+    TrainSettings,
+)
 
 N, GAMMA = 4, 0.9
 KEY = Key.from_seed(3)

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.core.solvers.simplex import minimise
+from coterie.core.solvers import minimise
 from coterie.core.tensors.keys import Key
+from coterie.page.answer import SoftmaxMixture
 from coterie.page.certificate.certify import certify
 from coterie.page.certificate.game import LEARNED, Answer
-from coterie.page.game.mixture import SoftmaxMixture
-from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.settings import CertificateSettings
 
 N, WIDTH, CLASSES, SAMPLES, STEPS = 5, 4, 3, 40, 10
 RATES = torch.tensor([[0.01], [0.1], [0.3], [1.0], [2.0]])

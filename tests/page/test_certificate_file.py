@@ -11,10 +11,9 @@ from dataclasses import asdict, fields, replace
 import pytest
 
 from coterie.core.errors import UserError
-from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain
-from coterie.page.certificate.report import certificate_report, conclusion, plot_regrets
-from coterie.page.certificate.verdict import chance
-from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.certificate.certificate import Certificate, FollowerGain, Gain, LeaderGain, chance
+from coterie.page.certificate.of_run import certificate_report, conclusion, plot_regrets
+from coterie.page.settings import CertificateSettings
 
 NONE = Gain(10.0, 0.0, 0.0)
 CONCLUSIONS = {"holds", "reasons", "epsilon", "relative_epsilon", "relative_upper"} | {
@@ -154,7 +153,7 @@ def test_bad_settings_are_refused(name, value):
 
 def test_settings_and_certificates_are_read_without_torch():
     code = (
-        "import sys, coterie.page.settings.certificate, coterie.page.certificate.report;"
+        "import sys, coterie.page.settings, coterie.page.certificate.of_run;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,9 +15,14 @@ from coterie.page.certificate.game import LEARNED, Deviation
 from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.experiment import Experiment
 from coterie.page.readings import resolve
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.certificate import CertificateSettings
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import (
+    AgentOptions,
+    CertificateSettings,
+    GameSettings,
+    Settings,
+    TaskSettings,
+    TrainSettings,
+)
 
 N = 3
 QUICK = CertificateSettings(

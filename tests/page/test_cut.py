@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.page.data.cut import cut_clients, cut_server
+from coterie.core.tensors.stacked import Ragged
+from coterie.page.data.make import cut_clients, cut_server
 
 KEY = Key.from_seed(3)
 

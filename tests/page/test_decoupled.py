@@ -24,15 +24,15 @@ from tests.page.small_games import HELD, LENGTHS, MEASURED, game, pairs, setting
 
 from coterie.core.errors import UserError
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.methods.settings.branch import BranchOptions
-from coterie.core.methods.settings.drift import FedDynOptions
+from coterie.core.methods.settings.any_module import FedDynOptions
+from coterie.core.methods.settings.fedavg import BranchOptions
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
-from coterie.page.decoupled.drift import DynamicRegularizer
+from coterie.page.answer import best_response
+from coterie.page.drift import DynamicRegularizer
 from coterie.page.experiment import Experiment
-from coterie.page.game.answer import best_response
 from coterie.page.readings import resolve
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 ROUNDS = 3
 ALPHA = 0.5

@@ -6,8 +6,8 @@ import pytest
 
 from coterie.core.run.driver import FederatedRun
 from coterie.page.experiment import Experiment
-from coterie.page.game.utility import UTILITIES, settled
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.game import UTILITIES, settled
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 GAME = GameSettings(patience=4, tolerance=0.01)
 

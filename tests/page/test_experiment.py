@@ -12,8 +12,8 @@ from coterie.core.run.driver import FederatedRun
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.published import departures
 from coterie.page.readings import idle, resolve
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.run import (
+from coterie.page.settings import (
+    AgentOptions,
     GameSettings,
     ModelSettings,
     Settings,

@@ -16,10 +16,10 @@ from tests.page.official_layouts import (
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.page.data.characters import windows
 from coterie.page.data.make import make_task
-from coterie.page.settings.run import TaskSettings
-from coterie.page.settings.tasks import TASKS
+from coterie.page.data.shakespeare import windows
+from coterie.page.settings import TaskSettings
+from coterie.page.tasks import TASKS
 
 KEY = Key.from_seed(2)
 
@@ -204,10 +204,7 @@ def test_more_clients_than_pictures(cifar):
 
 
 def test_names_are_torch_free_and_complete():
-    code = (
-        "import sys, coterie.page.settings.tasks;"
-        "print({'torch', 'numpy', 'PIL'} & set(sys.modules))"
-    )
+    code = "import sys, coterie.page.tasks;print({'torch', 'numpy', 'PIL'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
     for entry in TASKS:

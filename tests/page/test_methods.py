@@ -18,8 +18,8 @@ from coterie.core.training.trainer import fit
 from coterie.page.experiment import ACCURACIES, Experiment
 from coterie.page.methods import remarks, settings_of
 from coterie.page.readings import resolve
-from coterie.page.settings.run import Method, Settings, TaskSettings, TrainSettings
-from coterie.page.settings.tasks import OF_TASK
+from coterie.page.settings import Method, Settings, TaskSettings, TrainSettings
+from coterie.page.tasks import OF_TASK
 
 SMALL = Settings(
     rounds=2, data=TaskSettings(clients=4), train=TrainSettings(epochs=2, batch_size=50)

@@ -15,8 +15,8 @@ from torch import nn
 
 from coterie.core.errors import UserError
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
-from coterie.core.solvers.simplex import frank_wolfe_gap, minimise, onto_simplex
-from coterie.page.game.mixture import ModelMixture, SoftmaxMixture, best_weights
+from coterie.core.solvers import frank_wolfe_gap, minimise, onto_simplex
+from coterie.page.answer import ModelMixture, SoftmaxMixture, best_weights
 
 
 def problem(n_clients, n=60, width=4, classes=3, seed=0, scale=1.0):

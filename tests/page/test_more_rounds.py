@@ -14,12 +14,12 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.server import Server
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.resuming import reopened
 from coterie.core.tensors import tree
 from coterie.core.tensors.saved import save
 from coterie.core.training.callbacks.checkpoints import Checkpoints
+from coterie.core.training.train import reopened
 from coterie.page.experiment import Experiment
-from coterie.page.settings.run import Settings, TaskSettings, TrainSettings
+from coterie.page.settings import Settings, TaskSettings, TrainSettings
 
 SMALL = ["--data.clients=5", "--train.epochs=1", "--train.batch_size=75"]
 FLAGS = [*SMALL, "--logger.wandb=off", "--run.progress=false"]

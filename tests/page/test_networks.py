@@ -18,10 +18,8 @@ from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors.keys import Key
 from coterie.page.data.task import Task
-from coterie.page.models.char_lstm import char_lstm
-from coterie.page.models.make import make_model
-from coterie.page.models.pictures import Normalise, resnet18, small_cnn
-from coterie.page.settings.tasks import NETWORKS, OF_TASK
+from coterie.page.models import Normalise, char_lstm, make_model, resnet18, small_cnn
+from coterie.page.tasks import NETWORKS, OF_TASK
 
 KEY = Key.from_seed(5)
 MEAN, SD = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)

@@ -7,8 +7,8 @@ from tests.core.methods.labelled_clients import Net, Softmax, built, close, run,
 from tests.page.looped_page import LoopedPage
 from tests.page.small_games import HELD, LENGTHS, game, pairs, play, settings
 
-from coterie.page.game.answer import best_response, mixture_of
-from coterie.page.settings.run import GameSettings
+from coterie.page.answer import best_response, mixture_of
+from coterie.page.settings import GameSettings
 
 READINGS = ("recommended", "literal", "released")
 each_reading = pytest.mark.parametrize("reading", READINGS)

@@ -10,7 +10,7 @@ from tests.page.small_games import game, play, settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.page.experiment import Experiment
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 OFF = GameSettings(tune_lr=False, tune_epochs=False, tune_p=False)
 

@@ -24,14 +24,13 @@ from tests.page.small_games import LENGTHS, MEASURED, game, pairs, play, setting
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.ledger import Ledger
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
 from coterie.page.messages import Stage
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import AgentOptions, GameSettings, Settings, TaskSettings, TrainSettings
 
 each_reading = pytest.mark.parametrize("reading", ["recommended", "literal", "released"])
 IDS = torch.arange(len(LENGTHS))

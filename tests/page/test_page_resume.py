@@ -8,7 +8,7 @@ from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.page.experiment import Experiment
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings, TrainSettings
+from coterie.page.settings import GameSettings, Settings, TaskSettings, TrainSettings
 
 
 def module(reading="recommended", method="page", **game):

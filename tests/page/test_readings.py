@@ -17,8 +17,7 @@ from tests.page.small_games import HELD, LENGTHS, pairs, play, settings
 
 from coterie.core.agents.settings import DDPGSettings
 from coterie.page.readings import choices, resolve
-from coterie.page.settings.agents import AgentOptions
-from coterie.page.settings.run import GameSettings, Settings, TaskSettings
+from coterie.page.settings import AgentOptions, GameSettings, Settings, TaskSettings
 
 IDS = torch.arange(len(LENGTHS))
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from tests.page.official_layouts import decode, garble, leaf_user, pack, truncate, write_leaf
 
 from coterie.core.errors import UserError
-from coterie.page.data.characters import SYMBOLS, encode, windows
-from coterie.page.data.plays import speeches
-from coterie.page.data.shakespeare import counts, read_roles
+from coterie.page.data.shakespeare import SYMBOLS, counts, encode, read_roles, speeches, windows
 
 LONG = "The quality of mercy is not strain'd, it droppeth as the gentle rain from heaven. " * 2
 PLAY = f"""\tA PLAY

@@ -5,8 +5,8 @@ import torch
 from tests.page.small_games import settings
 
 from coterie.core.tensors.keys import Key
-from coterie.page.game.answer import LearnedAnswer
-from coterie.page.game.strategy import ClippedRanges, WholeRanges, strategies_of
+from coterie.page.answer import LearnedAnswer
+from coterie.page.game import ClippedRanges, WholeRanges, strategies_of
 
 KEY = Key.from_seed(1).fold(torch.arange(3))
 COLD, WARM = torch.zeros(3, dtype=torch.bool), torch.ones(3, dtype=torch.bool)

@@ -7,18 +7,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from coterie.core.tables.contrast import contrasts, rank
-from coterie.core.tables.curves import mean_curve
+from coterie.core.tables.paired import contrasts, rank
+from coterie.core.tables.plots import mean_curve
 from coterie.core.tables.result import RunResult
 from coterie.page import published
-from coterie.page.tables.ablations import NONE, claim_notes
-from coterie.page.tables.contrast import comparison_notes, difference_note, verdict_notes
 from coterie.page.tables.convergence import NEVER, final, reach, smoothed, stop, window
-from coterie.page.tables.dial import VALUES, dial_notes, dial_panel
-from coterie.page.tables.layout import percent, plain
+from coterie.page.tables.figures import NONE, claim_notes, correlation
+from coterie.page.tables.layout import (
+    comparison_notes,
+    difference_note,
+    percent,
+    plain,
+    verdict_notes,
+)
 from coterie.page.tables.main_table import certificate_notes, rest_notes
-from coterie.page.tables.properties import bias_notes
-from coterie.page.tables.rewards import correlation
+from coterie.page.tables.properties import VALUES, bias_notes, dial_notes, dial_panel
 
 NAN = float("nan")
 

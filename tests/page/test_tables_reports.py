@@ -11,7 +11,8 @@ from coterie.core.run import dashboard
 from coterie.core.settings.configuration import configure
 from coterie.core.tables import plots
 from coterie.page.paper import PAPER
-from coterie.page.tables import ablations, dial, make_table, properties, skew, study
+from coterie.page.tables import figures, make_table, properties, skew, study
+from coterie.page.tables import properties as dial
 
 BATCHES = 5  # of 42 samples, in an epoch of one of the clients, who have 210
 TINY = {
@@ -265,12 +266,12 @@ def test_figure_2_shows_accuracy_and_reward(out):
 
 def test_figure_3_switches_the_factors(out):
     report = made(out, seeds=(0,), figure=3, changes={"train.epochs": 9})
-    assert [line["chosen"] for line in report.view] == list(ablations.VARIANTS)
+    assert [line["chosen"] for line in report.view] == list(figures.VARIANTS)
     steps = {
         row["variant"]: row["mean"] for row in report.rows if row["metric"] == "cost/local_steps"
     }
     full = steps["none"]
-    chosen = {name for name in ablations.VARIANTS if "α" in name}
+    chosen = {name for name in figures.VARIANTS if "α" in name}
     assert all(steps[name] == full for name in steps.keys() - chosen)
     assert min(steps[name] for name in chosen) < full == 2 * 3 * 9 * BATCHES
     assert is_image(report.figure)
@@ -314,7 +315,7 @@ def test_figures_of_the_reading_decoupled_play_it(out):
     report = made(out, seeds=(0,), figure=2, changes={"reading": "decoupled"})
     assert {row["method"] for row in report.rows} == {"decoupled"}
     argv = ["--run.out", str(out), "--reading", "decoupled"]
-    chosen = ablations.variant(study.Study(configure(PAPER, argv), (0,), 0), "p")
+    chosen = figures.variant(study.Study(configure(PAPER, argv), (0,), 0), "p")
     assert (chosen.reading, chosen.game.tune_lr, chosen.game.tune_p) == ("decoupled", False, True)
 
 

@@ -8,7 +8,7 @@ import yaml
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.settings.configuration import configure
-from coterie.page.settings.run import DEMONSTRATION, Settings
+from coterie.page.settings import DEMONSTRATION, Settings
 from coterie.page.tables.study import ROUNDS, Study
 
 CONFIG = Path(__file__).parents[2] / "configs" / "page.yaml"

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from coterie.core.run.driver import FederatedRun
-from coterie.core.tables.fingerprint import fingerprint
 from coterie.core.tables.result import RunResult
 from coterie.core.tables.stopwatch import Stopwatch, one_thread
+from coterie.core.tables.study import fingerprint
 from coterie.page.experiment import Experiment
-from coterie.page.settings.run import (
+from coterie.page.settings import (
     FedProxOptions,
     GameSettings,
     ModelSettings,
@@ -20,9 +20,7 @@ from coterie.page.settings.run import (
     TrainSettings,
 )
 from coterie.page.tables import times
-from coterie.page.tables.references import majority
-from coterie.page.tables.runs import train
-from coterie.page.tables.study import digest, essential
+from coterie.page.tables.study import digest, essential, majority, train
 
 
 def tiny(method="page", **changes):

@@ -17,7 +17,8 @@ from tests.page.official_layouts import (
 )
 
 from coterie.core.errors import UserError
-from coterie.page.data import decoded, tiny_imagenet
+from coterie.page.data import tiny_imagenet
+from coterie.page.data import tiny_imagenet as decoded
 from coterie.page.data.tiny_imagenet import counts, read
 
 FORMS = ("flat", "nested", "tar.gz", "zip")

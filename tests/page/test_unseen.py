@@ -17,10 +17,10 @@ from tests.page.small_games import HELD, LENGTHS, TEST, TRAIN, settings
 
 from coterie.core.tensors import tree
 from coterie.page.data.task import Task
-from coterie.page.halves import halves
+from coterie.page.experiment import halves
 from coterie.page.paper import PAPER
 from coterie.page.readings import resolve
-from coterie.page.settings.run import Settings
+from coterie.page.settings import Settings
 
 OTHER = samples_of(labelled([40], "other samples"), 0)
 STRANGE = labelled([9] * len(LENGTHS), "strange samples")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from coterie.core.errors import UserError
-from coterie.page.game.utility import followers_reward, leaders_reward, utility_of
-from coterie.page.settings.run import GameSettings
+from coterie.page.game import followers_reward, leaders_reward, utility_of
+from coterie.page.settings import GameSettings
 
 OWN, SERVER = torch.tensor([0.2, 0.8]), torch.tensor(0.6)
 

@@ -11,7 +11,7 @@ import torch
 
 from coterie.core.cli.main import main
 from coterie.core.registry.keys import KEYS, documented
-from coterie.page.keys import KEYS as PAGE_KEYS
+from coterie.page.paper import KEYS as PAGE_KEYS
 
 ACCURACIES = ("server", "global", "personal")
 HISTOGRAMS = ("page/lr", "page/epochs", "page/reward_clients", "eval/personal_accuracy")

@@ -17,10 +17,8 @@ import numpy as np
 import torch
 
 from benchmarks.core.machine import forget_peak, most_resident
-from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.interactions import Interactions, k_core
+from coterie.core.data.interactions.splits import split_block, temporal_blocks
 from coterie.core.data.sources.own_file import read_own
 
 CORE = 10

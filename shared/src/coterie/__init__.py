@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from coterie.core.front import partition
     from coterie.core.front.federate import federate
     from coterie.core.front.given import settings
-    from coterie.core.front.listing import data_sets, papers
-    from coterie.core.front.methods import methods
+    from coterie.core.front.method_settings import method
     from coterie.core.front.network import network
-    from coterie.core.front.own_methods import method
     from coterie.core.front.run import Run
-    from coterie.core.front.training import load, train
+    from coterie.core.front.training import data_sets, load, methods, papers, train
 
     __version__: str
 
@@ -48,13 +46,13 @@ __all__ = [
 _HOMES = {
     "Run": "coterie.core.front.run",
     "UserError": "coterie.core.errors",
-    "data_sets": "coterie.core.front.listing",
+    "data_sets": "coterie.core.front.training",
     "federate": "coterie.core.front.federate",
     "load": "coterie.core.front.training",
-    "method": "coterie.core.front.own_methods",
-    "methods": "coterie.core.front.methods",
+    "method": "coterie.core.front.method_settings",
+    "methods": "coterie.core.front.training",
     "network": "coterie.core.front.network",
-    "papers": "coterie.core.front.listing",
+    "papers": "coterie.core.front.training",
     "settings": "coterie.core.front.given",
     "train": "coterie.core.front.training",
 }

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from coterie.core.agents.actor_critic import Replay
 from coterie.core.agents.ddpg import DDPG, Agents
-from coterie.core.agents.replay import Replay
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.federation.store import PrivateStore

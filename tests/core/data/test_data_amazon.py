@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.core.data.sources import json_lines
-from coterie.core.data.sources.amazon import read_games
 from coterie.core.data.sources.catalogue import list_data, load
 from coterie.core.data.sources.json_lines import cached_json_lines
+from coterie.core.data.sources.review_readers import read_games
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 

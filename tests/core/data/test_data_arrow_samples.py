@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.data.samples.arrow_rows import ArrowRows
-from coterie.core.data.sources import arrow_writer, csv_blocks, sample_forms
+from coterie.core.data.sources import arrow_samples, csv_blocks, sample_forms
 from coterie.core.data.sources.arrow_samples import Converted, convert, described, gather
 from coterie.core.data.sources.csv_blocks import Block, CsvForm
 from coterie.core.data.sources.sample_forms import Field, Form, Vocabulary
@@ -72,7 +72,7 @@ def naive(content: str) -> dict[str, np.ndarray]:
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and record batches so small that every file has many."""
     monkeypatch.setattr(csv_blocks, "_BLOCK", 97)
-    monkeypatch.setattr(arrow_writer, "ROWS", 8)
+    monkeypatch.setattr(arrow_samples, "ROWS", 8)
 
 
 def packed(path: Path, content: str) -> Path:
@@ -424,14 +424,14 @@ def test_files_that_are_no_conversion_are_replaced(tmp_path: Path, content: byte
 
 
 def _convert_slowly(source: Path, target: Path) -> None:
-    real = arrow_writer.SampleWriter.add
+    real = arrow_samples.SampleWriter.add
 
-    def slow(self: arrow_writer.SampleWriter, arrays: sample_forms.Arrays) -> None:
+    def slow(self: arrow_samples.SampleWriter, arrays: sample_forms.Arrays) -> None:
         real(self, arrays)
         time.sleep(0.2)
 
-    arrow_writer.SampleWriter.add = slow  # type: ignore[method-assign]
-    arrow_writer.ROWS = 8
+    arrow_samples.SampleWriter.add = slow  # type: ignore[method-assign]
+    arrow_samples.ROWS = 8
     csv_blocks._BLOCK = 500
     convert([source], target, FORM)
 

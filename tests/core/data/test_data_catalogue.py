@@ -12,8 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.data.sources.catalogue import list_data, load
-from coterie.core.data.sources.download import download
+from coterie.core.data.sources.catalogue import download, list_data, load
 from coterie.core.errors import UserError
 from coterie.core.registry import data_sets as names
 from coterie.core.registry.data_sets import DATA_SETS, data_root, data_set

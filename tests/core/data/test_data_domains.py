@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.core.data.interactions.cell_splits import common_rows, split_cells
+from coterie.core.data.interactions.cells import cut, rated
 from coterie.core.data.interactions.column_partitions import (
     Partition,
     by_genre,
     by_source,
+    common_rows,
     count_parts,
     partition_columns,
+    split_cells,
     uniform,
     whole,
 )
-from coterie.core.data.interactions.domains import cut
-from coterie.core.data.interactions.genres import GENRES, genre_table
+from coterie.core.data.interactions.features import GENRES, genre_table
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Features, Interactions
-from coterie.core.data.interactions.rated import rated
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions.dropped import Dropped, in_words
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.rated import rated
+from coterie.core.data.interactions.cells import rated
+from coterie.core.data.interactions.interactions import Dropped, in_words, k_core
 from coterie.core.data.sources.catalogue import load, load_filtered
 from coterie.core.data.sources.sample import generate
 from coterie.core.settings.sections import DataSettings

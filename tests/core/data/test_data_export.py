@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from coterie.core.cli.main import main
-from coterie.core.data.interactions.digest import data_digest
+from coterie.core.data.interactions.canonical import MARK, data_digest, exportable
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load, load_filtered
 from coterie.core.data.sources.export import FORMATS, export
-from coterie.core.data.sources.exported_order import MARK, exportable
 from coterie.core.errors import UserError
 from coterie.core.settings.sections import DataSettings
 

@@ -7,10 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions.blocks import earlier_items, temporal_blocks
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.interactions import Interactions, k_core
+from coterie.core.data.interactions.splits import earlier_items, split_block, temporal_blocks
 from coterie.core.errors import UserError
 
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
-from coterie.core.data.sources import json_lines, quotes
+from coterie.core.data.sources import json_lines, text_columns
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
 
@@ -28,7 +28,7 @@ COLUMNS = ("user", "item", "time", "rating", "title", "genres")
 
 @pytest.fixture(autouse=True)
 def _in_pieces(monkeypatch):
-    monkeypatch.setattr(quotes, "_CHUNK", 16)
+    monkeypatch.setattr(text_columns, "_CHUNK", 16)
     monkeypatch.setattr(json_lines, "_BLOCK", 64)
 
 

@@ -14,14 +14,14 @@ from coterie.core.cli.main import main
 from coterie.core.data.sources import hub_sets
 from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
-from coterie.core.registry.hub_names import HubName, hub_name, stem
+from coterie.core.registry.data_sets import HubName, hub_name, stem
 
 pytest.importorskip("datasets")
 
 # The client reads its environment when it is imported, so each case would need a process.
 CODE = """
 import json, sys
-from coterie.core.data.interactions.digest import data_digest
+from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.sources.catalogue import load
 from coterie.core.errors import UserError
 

@@ -4,13 +4,12 @@ import gzip
 
 import pytest
 
-from coterie.core.data.interactions.cell_splits import split_cells
-from coterie.core.data.interactions.column_partitions import partition_columns
-from coterie.core.data.interactions.domains import cut
-from coterie.core.data.interactions.genres import GENRES
-from coterie.core.data.sources.domain_readers import read_amazon_domains, read_douban
+from coterie.core.data.interactions.cells import cut
+from coterie.core.data.interactions.column_partitions import partition_columns, split_cells
+from coterie.core.data.interactions.features import GENRES
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.data.sources.readers import read_ml_10m
+from coterie.core.data.sources.review_readers import read_amazon_domains, read_douban
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 

@@ -5,12 +5,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.data.interactions import negatives, places
-from coterie.core.data.interactions.negatives import sample_negatives
-from coterie.core.data.interactions.places import distinct_places
+from coterie.core.data.interactions import negatives
+from coterie.core.data.interactions import negatives as places
+from coterie.core.data.interactions.negatives import distinct_places, sample_negatives
 from coterie.core.kernels import switch
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 @pytest.fixture(autouse=True)

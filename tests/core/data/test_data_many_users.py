@@ -7,13 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.data.interactions import splits
-from coterie.core.data.interactions.blocks import Block, Stream, temporal_blocks
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.splits import first_of_pair, split_block
-from coterie.core.tensors import appearance, ordering
-from coterie.core.tensors.appearance import by_first_appearance, by_number, first_places
+from coterie.core.data.interactions.splits import (
+    Block,
+    Stream,
+    first_of_pair,
+    split_block,
+    temporal_blocks,
+)
+from coterie.core.tensors import ordering
+from coterie.core.tensors import ordering as appearance
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.ordering import by_first_appearance, by_number, first_places
+from coterie.core.tensors.stacked import Ragged
 
 N_USERS, N_ITEMS = 90, 40
 NUMBERS = st.lists(st.integers(0, 11), max_size=60).map(lambda n: torch.tensor(n, dtype=torch.long))

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(5).fold("negatives")
 

@@ -12,8 +12,13 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.cli.main import main
-from coterie.core.data.sources.catalogue import data_folder, list_data, load, sample_counts
-from coterie.core.data.sources.download import download
+from coterie.core.data.sources.catalogue import (
+    data_folder,
+    download,
+    list_data,
+    load,
+    sample_counts,
+)
 from coterie.core.errors import UserError
 from coterie.core.registry import data_sets as names
 from coterie.core.registry.data_sets import find_file

@@ -10,10 +10,10 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from coterie.core.data.interactions.blocks import temporal_blocks
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
+from coterie.core.data.interactions.splits import temporal_blocks
 from coterie.core.data.sources.catalogue import load, load_filtered
-from coterie.core.data.sources.columns import check_columns
+from coterie.core.data.sources.file_forms import check_columns
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.errors import UserError
 from coterie.core.settings.sections import DataSettings

@@ -15,9 +15,9 @@ import pytest
 from pyarrow import feather, orc, parquet
 
 from coterie.core.cli.main import main
-from coterie.core.data.sources import quotes
+from coterie.core.data.sources import text_columns
 from coterie.core.data.sources.catalogue import load
-from coterie.core.data.sources.columns import check_columns
+from coterie.core.data.sources.file_forms import check_columns
 from coterie.core.data.sources.own_file import read_columns, read_own
 from coterie.core.errors import UserError
 
@@ -128,13 +128,13 @@ OPEN = "the quote that opens here closes"
     ],
 )
 def test_quotes_are_strict(write, monkeypatch, rows, message, piece):
-    monkeypatch.setattr(quotes, "_CHUNK", piece)
+    monkeypatch.setattr(text_columns, "_CHUNK", piece)
     refused(write("user,item,title\n" + rows), message)
     refused(write(gzip.compress(("user;item;title\n" + rows.replace(",", ";")).encode())), message)
 
 
 def test_quotes_inside_a_field_are_characters(write, monkeypatch):
-    monkeypatch.setattr(quotes, "_CHUNK", 5)
+    monkeypatch.setattr(text_columns, "_CHUNK", 5)
     text = 'user,item,title\nu1,i1,5" pipe\nu1,"i""2",12" x 5"\nu1,i3,"a\n\n""b"""\n'
     data = read_own(write(text))
     assert data.item_names == ["i1", 'i"2', "i3"]

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
-from coterie.core.data.sources import growing_columns, tables, text_files
+from coterie.core.data.sources import tables, text_columns, text_files
 from coterie.core.data.sources.own_file import read_own
 from coterie.core.data.sources.readers import codes_of
 from coterie.core.errors import UserError
-from coterie.core.tensors import appearance
+from coterie.core.tensors import ordering
 
 PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
 
@@ -26,9 +26,9 @@ def pieces(request, monkeypatch):
     """Files are small here: let what is read in pieces be read in pieces."""
     if request.param == "in small pieces":
         monkeypatch.setattr(tables, "_BLOCK", 64)
-        monkeypatch.setattr(growing_columns, "_GROUP", 3)
+        monkeypatch.setattr(text_columns, "_GROUP", 3)
         monkeypatch.setattr(text_files, "_CHUNK", 7)
-        monkeypatch.setattr(appearance, "_CHUNK", 3)
+        monkeypatch.setattr(ordering, "_CHUNK", 3)
 
 
 def whole(word):

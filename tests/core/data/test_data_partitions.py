@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from coterie.core.data.samples.margins import counts_with_margins
-from coterie.core.data.samples.partitions import by_group, dirichlet, quantity_skew, shards, uniform
-from coterie.core.data.samples.sizes import equal_sizes, log_normal_sizes
+from coterie.core.data.samples.partitions import (
+    by_group,
+    counts_with_margins,
+    dirichlet,
+    equal_sizes,
+    log_normal_sizes,
+    quantity_skew,
+    shards,
+    uniform,
+)
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from coterie.core.data.interactions import places as module
-from coterie.core.data.interactions.places import distinct_places
+from coterie.core.data.interactions import negatives as module
+from coterie.core.data.interactions.negatives import distinct_places
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(3).fold("places")
 

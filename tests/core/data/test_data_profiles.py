@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coterie.core.data.sources.profile_columns import AGES, OCCUPATIONS_1M, OCCUPATIONS_100K
+from coterie.core.data.interactions.features import AGES, OCCUPATIONS_1M, OCCUPATIONS_100K
 from coterie.core.data.sources.readers import read_ml_1m, read_ml_100k
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError

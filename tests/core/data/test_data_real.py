@@ -4,16 +4,13 @@ from collections import Counter
 
 import pytest
 
-from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.interactions.cell_splits import split_cells
-from coterie.core.data.interactions.column_partitions import partition_columns
-from coterie.core.data.interactions.domains import cut
-from coterie.core.data.interactions.genres import GENRES
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.rated import rated
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.cells import cut, rated
+from coterie.core.data.interactions.column_partitions import partition_columns, split_cells
+from coterie.core.data.interactions.features import GENRES
+from coterie.core.data.interactions.interactions import k_core
+from coterie.core.data.interactions.splits import split_block, temporal_blocks
 from coterie.core.data.sources.catalogue import list_data, load
-from coterie.core.data.sources.domain_readers import read_douban
+from coterie.core.data.sources.review_readers import read_douban
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import DATA_SETS
 from coterie.core.tensors.keys import Key

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from scipy.sparse.linalg import svds
 
-from coterie.core.data.interactions.blocks import temporal_blocks
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.splits import split_block
+from coterie.core.data.interactions.interactions import k_core
+from coterie.core.data.interactions.splits import split_block, temporal_blocks
 from coterie.core.data.sources.sample import generate
 
 

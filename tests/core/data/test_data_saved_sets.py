@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from coterie.core.cli.main import main
-from coterie.core.data.interactions.digest import data_digest
+from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.sources.catalogue import load
-from coterie.core.data.sources.dataset_objects import saved_copy
+from coterie.core.data.sources.hub_sets import saved_copy
 from coterie.core.errors import UserError
-from coterie.core.registry.hub_names import hub_name
+from coterie.core.registry.data_sets import hub_name
 
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.data.samples.shares import divide, pooled, share_counts
+from coterie.core.data.samples.split_samples import divide, pooled, share_counts
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(5)

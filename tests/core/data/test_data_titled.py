@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from coterie.core.data.interactions.kcore import k_core
+from coterie.core.data.interactions.interactions import k_core
 from coterie.core.data.sources.catalogue import load
-from coterie.core.data.sources.titled_readers import read_amazon_titles, read_microlens
+from coterie.core.data.sources.review_readers import read_amazon_titles, read_microlens
 from coterie.core.errors import UserError
 
 HEADER = "user_id,item_id,position,split,title\n"

@@ -8,7 +8,7 @@ from tests.core.front.lit_modules import Conv, Lit, datasets
 from torch import nn
 
 import coterie
-from coterie.core.front import own_methods
+from coterie.core.front import method_settings
 from coterie.core.front.federate import federate
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
@@ -17,7 +17,7 @@ from coterie.core.training.trainer import fit
 
 @pytest.fixture(autouse=True)
 def _named(monkeypatch):
-    monkeypatch.setattr(own_methods, "_named", {})
+    monkeypatch.setattr(method_settings, "_named", {})
 
 
 class Pulled:

@@ -11,9 +11,9 @@ from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods import ditto, fedamp, feddyn, pfedme, scaffold
 from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.methods.settings import drift as drift_settings
-from coterie.core.methods.settings import proximal
-from coterie.core.protocol.journal import Journal
+from coterie.core.methods.settings import any_module
+from coterie.core.methods.settings import any_module as drift_settings
+from coterie.core.protocol.cohort import Journal
 
 METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "scaffold": (
@@ -28,17 +28,17 @@ METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         drift_settings.FedDynSettings,
         {"alpha": 0.3},
     ),
-    "ditto": (ditto.DittoServer, ditto.DittoClient, proximal.DittoSettings, {"lam": 0.7}),
+    "ditto": (ditto.DittoServer, ditto.DittoClient, any_module.DittoSettings, {"lam": 0.7}),
     "pfedme": (
         pfedme.PFedMeServer,
         pfedme.PFedMeClient,
-        proximal.PFedMeSettings,
+        any_module.PFedMeSettings,
         {"lam": 2.0, "inner_steps": 3},
     ),
     "fedamp": (
         fedamp.FedAMPServer,
         fedamp.FedAMPClient,
-        proximal.FedAMPSettings,
+        any_module.FedAMPSettings,
         {"sigma": 20.0, "alpha": 0.8},
     ),
 }

@@ -29,16 +29,18 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.methods.bounds import CentralClient, CentralServer, LocalClient, LocalServer
 from coterie.core.methods.ditto import DittoClient, DittoServer
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.methods.fedprox import FedProxClient
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, FedProxClient
 from coterie.core.methods.kit.model_server import ServerSamples
-from coterie.core.methods.reference.central import CentralClient, CentralServer
-from coterie.core.methods.reference.local import LocalClient, LocalServer
-from coterie.core.methods.settings.proximal import DittoSettings, FedAMPSettings, FedProxSettings
-from coterie.core.methods.settings.reference import LocalSettings
-from coterie.core.protocol.journal import Journal
+from coterie.core.methods.settings.any_module import (
+    DittoSettings,
+    FedAMPSettings,
+    FedProxSettings,
+    LocalSettings,
+)
+from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
 
 Weights = dict[str, Tensor]

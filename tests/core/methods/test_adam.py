@@ -27,10 +27,16 @@ from tests.core.methods.plain_federation import (
 from coterie.core.errors import UserError
 from coterie.core.methods.dap_fl import DapFLSettings
 from coterie.core.methods.fedavg import FedAvgSettings
-from coterie.core.methods.settings.drift import FedDynSettings, ScaffoldSettings
-from coterie.core.methods.settings.personal import FedALASettings, FedReconSettings, FedRODSettings
-from coterie.core.methods.settings.proximal import PFedMeSettings
-from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
+from coterie.core.methods.settings.any_module import (
+    CentralSettings,
+    FedALASettings,
+    FedDynSettings,
+    FedReconSettings,
+    FedRODSettings,
+    LocalSettings,
+    PFedMeSettings,
+    ScaffoldSettings,
+)
 from coterie.core.tensors import tree
 
 ADAM = {

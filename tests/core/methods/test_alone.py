@@ -37,7 +37,7 @@ from tests.hosted import bits, same_both_ways
 from torch import nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
-from coterie.core.data.samples.shares import pooled
+from coterie.core.data.samples.split_samples import pooled
 from coterie.core.errors import UserError
 from coterie.core.federation import in_process
 from coterie.core.federation.federation import Federation
@@ -54,8 +54,11 @@ from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.pfedme import PFedMeClient
 from coterie.core.methods.scaffold import ScaffoldClient
-from coterie.core.methods.settings.drift import FedDynSettings, ScaffoldSettings
-from coterie.core.methods.settings.proximal import PFedMeSettings
+from coterie.core.methods.settings.any_module import (
+    FedDynSettings,
+    PFedMeSettings,
+    ScaffoldSettings,
+)
 from coterie.core.models.classifier import Classifier
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.run.driver import FederatedRun

@@ -22,7 +22,7 @@ from tests.core.methods.mixing_modules import Normed
 from coterie.core.errors import UserError
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.methods.registry import METHODS, client_half, server_half
-from coterie.core.methods.settings.branch import BranchOptions
+from coterie.core.methods.settings.fedavg import BranchOptions
 
 ADMIT = ("fedavg", "fedprox", "scaffold", "feddyn")
 LENGTHS = [5, 3, 6]

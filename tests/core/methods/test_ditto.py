@@ -19,8 +19,8 @@ from tests.core.methods.method_cases import (
 
 from coterie.core.errors import UserError
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
+from coterie.core.methods.settings.any_module import DittoSettings
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.methods.settings.proximal import DittoSettings
 
 LAM = 0.7
 

@@ -33,7 +33,7 @@ from coterie.core.methods.fedamp import (
     message_weights,
     squared_distances,
 )
-from coterie.core.methods.settings.proximal import FedAMPSettings
+from coterie.core.methods.settings.any_module import FedAMPSettings
 
 LAM, SIGMA, LR = 1.0, 20.0, 0.05
 NOBODY = torch.zeros(6, dtype=torch.bool)

@@ -20,7 +20,7 @@ from tests.core.methods.method_cases import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.drift import FedDynSettings
+from coterie.core.methods.settings.any_module import FedDynSettings
 
 ALPHA, LR = 0.3, 0.05
 

@@ -31,13 +31,18 @@ from torch.utils.data import DataLoader
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.methods.bounds import (
+    CentralClient,
+    CentralModel,
+    CentralServer,
+    LocalClient,
+    LocalServer,
+)
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.methods.ranking.central import Central
-from coterie.core.methods.reference.central import CentralClient, CentralModel, CentralServer
-from coterie.core.methods.reference.local import LocalClient, LocalServer
-from coterie.core.methods.settings.reference import LocalSettings
+from coterie.core.methods.settings.any_module import LocalSettings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.training.module import FederatedModule
 

@@ -24,7 +24,7 @@ from coterie.core.local_training.watching import Unwatchable, reading
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer
-from coterie.core.methods.settings.drift import ScaffoldSettings
+from coterie.core.methods.settings.any_module import ScaffoldSettings
 from coterie.core.models.classifier import SoftmaxRegression
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key

@@ -28,10 +28,15 @@ from coterie.core.federation.selection import best_of
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.fedavg import FedAvgSettings
 from coterie.core.methods.kit import evaluation
-from coterie.core.methods.kit.evaluation import Evaluator
+from coterie.core.methods.kit.evaluation import (
+    ACCURACY,
+    Evaluator,
+    MeasuresItself,
+    Quality,
+    monitor_of,
+)
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
-from coterie.core.methods.kit.quality import ACCURACY, MeasuresItself, Quality, monitor_of
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
 

@@ -24,7 +24,7 @@ from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_client import GlobalModel
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors import tree
-from coterie.core.wire.restoring import restore
+from coterie.core.wire.annotations import restore
 
 every_method = pytest.mark.parametrize("name", METHODS)
 

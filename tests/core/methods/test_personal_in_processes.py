@@ -11,6 +11,7 @@ from tests.core.methods.labelled_clients import (
 )
 from tests.hosted import same_both_ways
 
+from coterie.core.methods.bounds import CentralClient, CentralModel, LocalClient
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedrecon import (
     FedReconClient,
@@ -19,10 +20,8 @@ from coterie.core.methods.fedrecon import (
 )
 from coterie.core.methods.fedrod import FedRODClient, FedRODSettings
 from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
-from coterie.core.methods.reference.central import CentralClient, CentralModel
-from coterie.core.methods.reference.local import LocalClient
+from coterie.core.methods.settings.any_module import LocalSettings
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.methods.settings.reference import LocalSettings
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}
 WEIGHTS = weights_of(built(Net))

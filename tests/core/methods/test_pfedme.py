@@ -19,7 +19,7 @@ from tests.core.methods.method_cases import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.methods.settings.proximal import PFedMeSettings
+from coterie.core.methods.settings.any_module import PFedMeSettings
 
 LAM, K, ETA, LR, BETA, DECAY = 2.0, 3, 0.1, 0.04, 0.8, 0.02
 

@@ -9,16 +9,19 @@ from tests.core.methods.labelled_clients import Net, built, close, run, split
 from coterie.core.errors import UserError
 from coterie.core.methods import registry
 from coterie.core.methods.registry import METHODS
-from coterie.core.methods.settings.dap_fl import DapFLOptions
-from coterie.core.methods.settings.drift import FedDynOptions, ScaffoldOptions
-from coterie.core.methods.settings.personal import FedALAOptions, FedReconOptions, FedRODOptions
-from coterie.core.methods.settings.proximal import (
+from coterie.core.methods.settings.any_module import (
+    CentralOptions,
+    DapFLOptions,
     DittoOptions,
+    FedALAOptions,
     FedAMPOptions,
+    FedDynOptions,
     FedProxOptions,
+    FedReconOptions,
+    FedRODOptions,
     PFedMeOptions,
+    ScaffoldOptions,
 )
-from coterie.core.methods.settings.reference import CentralOptions
 
 SECTIONS = SimpleNamespace(
     fedprox=FedProxOptions(),

@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.core.data.samples.samples import SampleData, in_memory
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import Unstackable, UserError
-from coterie.core.methods.reference.central import CentralServer
+from coterie.core.methods.bounds import CentralServer
 from coterie.core.methods.registry import METHODS
 from coterie.core.tensors import tree
 

@@ -21,7 +21,7 @@ from tests.core.test_fedavg import cohort_of
 
 from coterie.core.errors import UserError
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
-from coterie.core.methods.settings.drift import ScaffoldSettings
+from coterie.core.methods.settings.any_module import ScaffoldSettings
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 
 

@@ -21,7 +21,7 @@ from tests.core.methods.plain_federation import FEDERATED, OWN, Plain, halves, h
 from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders
 from tests.in_process import cohort_in_process
 
-from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
@@ -31,7 +31,7 @@ from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettin
 from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.parts import matching
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.saved import load, save
 

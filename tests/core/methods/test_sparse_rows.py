@@ -31,7 +31,7 @@ from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowSGD, clipped
 from coterie.core.methods.scaffold import ScaffoldClient
-from coterie.core.methods.settings.drift import ScaffoldSettings
+from coterie.core.methods.settings.any_module import ScaffoldSettings
 
 ROWS = 40
 ADAM: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 import torch
 from tests.hosted import Here, Hosts, Sharded, bits
 
-from coterie.core.engines.host import ClientHost
+from coterie.core.engines.worker import ClientHost
 from coterie.core.engines.workers import WorkerProcesses
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.apart import make_server, write_folders, write_server

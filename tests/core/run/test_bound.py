@@ -15,8 +15,8 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.local_training.watching import constants_of
 from coterie.core.methods import fedavg
-from coterie.core.methods.kit.constants import constants_of
 from coterie.core.methods.registry import client_half, server_half
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun

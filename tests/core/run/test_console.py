@@ -1,9 +1,9 @@
 """What is printed before a run."""
 
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.console import show_data
 from coterie.core.run.experiment import Experiment
 from coterie.core.settings.base import BaseSettings
+from coterie.core.training.train import show_data
 
 
 def test_an_experiment_that_describes_no_data_has_a_line_and_no_table(capsys):

@@ -19,11 +19,10 @@ from coterie.core.errors import UserError
 from coterie.core.run.checkpoint import BEST, LAST, read_checkpoint
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
-from coterie.core.tensors.entries import refer
-from coterie.core.tensors.saved import save
+from coterie.core.tensors.saved import refer, save
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.module import FederatedModule
-from coterie.core.wire.restoring import restore
+from coterie.core.wire.annotations import restore
 
 ROUNDS = 8
 

@@ -21,11 +21,11 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.base import ELSEWHERE, TrainerSettings
 from coterie.core.settings.configuration import configure
-from coterie.core.settings.trainer import ELSEWHERE, TrainerSettings
 from coterie.core.tensors import tree
 from coterie.core.training.callbacks.checkpoints import Checkpoints
-from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.module import FederatedModule
 
 SMALL = ["--rounds=3", "--model.dim=4", "--patience=9", "--data.fractions=[0.9]"]

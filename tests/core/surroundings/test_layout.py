@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
-from coterie.core.cli import output
+from coterie.core.cli import command
 from coterie.core.cli.main import main
-from coterie.core.layout import facts, folded, table, width
-from coterie.core.privacy.table import UNITS
+from coterie.core.privacy.releases import UNITS
 from coterie.core.registry.papers import find_paper, papers
-from coterie.core.run.console import show_data, show_results
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import Summary
 from coterie.core.settings.base import BaseSettings
 from coterie.core.tables.report import Report
+from coterie.core.terminal import facts, folded, table, width
+from coterie.core.training.train import show_data, show_results
 
 WORD = r"[^\s,;:()]+"
 FIXED = {
@@ -74,7 +74,7 @@ def words_in(document):
         return set().union(*map(words_in, document))
     if isinstance(document, str):
         return set(re.findall(WORD, document))
-    return set(re.findall(WORD, output.cell(document)))
+    return set(re.findall(WORD, command.cell(document)))
 
 
 def check(text, room, known):
@@ -108,7 +108,7 @@ def test_commands_fit_and_lose_nothing(argv, room, tmp_path, monkeypatch, capsys
 
 @each_width
 def test_a_benchmark_has_fewer_columns_not_narrower_ones(room, capsys):
-    output.print_report(
+    command.print_report(
         Report("bench", "Speed of f3crec", BENCH), Path("runs/f3crec/bench/bench.md")
     )
     text = capsys.readouterr().out
@@ -138,7 +138,7 @@ def test_a_table_of_a_paper_fits(room, capsys):
     notes = [
         "Means and standard deviations over 5 seeds; what is printed in brackets is the paper's."
     ]
-    output.print_report(Report("table2", "Table 2", rows, notes=notes), Path("table2.md"))
+    command.print_report(Report("table2", "Table 2", rows, notes=notes), Path("table2.md"))
     fixed = f"Table 2 Left out at {room} columns Shown by --json and in table2.md. Written to 8."
     known = words_in([rows, notes, fixed, "table2.md"])
     check(capsys.readouterr().out, room, known)
@@ -166,7 +166,7 @@ def test_a_run_fits(room, capsys):
 
 def test_columns_wins_over_the_terminal_which_wins_over_80(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    code = "from coterie.core.layout import width; print(width())"
+    code = "from coterie.core.terminal import width; print(width())"
     ask = [sys.executable, "-c", code]
     assert subprocess.run(ask, capture_output=True, text=True, check=True).stdout == "80\n"
     ours, theirs = pty.openpty()
@@ -224,15 +224,15 @@ def test_narrow_rooms_give_facts_and_whole_numbers():
 
 def test_nothing_is_printed_of_no_rows(capsys):
     assert table([], 80) == table([{}], 80) == []
-    output.print_rows([], title="Empty")
+    command.print_rows([], title="Empty")
     assert capsys.readouterr().out == "Empty\n"
 
 
 def test_one_document_in_which_nan_is_null(capsys):
     rows = [{"a": math.nan, "b": [math.inf, 1.5]}, {"c": "x\ny"}]
-    output.print_rows(iter(rows), "not printed", as_json=True)
+    command.print_rows(iter(rows), "not printed", as_json=True)
     assert json.loads(capsys.readouterr().out) == [{"a": None, "b": [None, 1.5]}, {"c": "x\ny"}]
-    output.print_rows([], as_json=True)
+    command.print_rows([], as_json=True)
     assert json.loads(capsys.readouterr().out) == []
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.cli import output
+from coterie.core.cli import command
 from coterie.core.cli.main import main
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.console import show_data, show_results, show_stopped
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import Summary
 from coterie.core.settings.base import BaseSettings
+from coterie.core.training.train import show_data, show_results, show_stopped
 
 NAMES = ["b[/c]", "[old] runs", "[red]a[/red]", ":heart:", "a\\[b]", "ä 'q' \"q\"", "[link=x]"]
 TITLE = {"metric [/x]": ":smile: [/bold]"}
@@ -42,7 +42,7 @@ def test_nothing_is_markup(name, capsys):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_tables_of_commands_neither(name, capsys):
-    output.print_rows([{name: name}], title=name)
+    command.print_rows([{name: name}], title=name)
     assert capsys.readouterr().out.count(name) == 3
 
 
@@ -76,6 +76,6 @@ def test_a_narrow_terminal_loses_nothing(columns, monkeypatch, capsys):
 
 def test_a_file_of_utf8_whatever_the_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), "ascii", errors="replace"))
-    output.print_json({"λ": "ä"})
+    command.print_json({"λ": "ä"})
     sys.stdout.flush()
     assert json.loads(sys.stdout.buffer.getvalue()) == {"?": "?"}

@@ -67,7 +67,7 @@ def test_closed_streams(closed):
 def test_no_file_gets_the_number_of_a_closed_stream(tmp_path):
     """Else whatever writes to standard output writes into it."""
     code = (
-        "import os, sys; from coterie.core.cli.streams import prepare_streams; prepare_streams();"
+        "import os, sys; from coterie.core.cli.main import prepare_streams; prepare_streams();"
         "file = open(sys.argv[1], 'w'); assert file.fileno() > 2;"
         "os.write(1, b'lost'); print('lost'); assert not sys.stdout.isatty(); sys.stdin.read()"
     )

@@ -5,12 +5,11 @@ from typing import Literal
 
 import pytest
 
+from coterie.core.cli.sweep import read_sweep
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper
-from coterie.core.settings.config_files import read_config
-from coterie.core.settings.configuration import configure
-from coterie.core.settings.scalars import Plain, as_meant
-from coterie.core.settings.sweeps import read_sweep
+from coterie.core.settings.configuration import configure, read_config
+from coterie.core.settings.parser import Plain, as_meant
 
 
 def read(toy: Paper, tmp_path: Path, text: str):

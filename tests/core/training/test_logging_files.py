@@ -7,14 +7,14 @@ import os
 
 import pytest
 
-from coterie.continual.keys import KEYS as F3CREC_KEYS
+from coterie.continual.paper import KEYS as F3CREC_KEYS
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.run.metrics_file import number
 from coterie.core.training.callbacks.notes import Costs, Refusals, StreamScore
 from coterie.core.training.callbacks.progress import RoundProgress
-from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.rounds import MetricsLogger
 
 NDCG = Monitor("eval/ndcg@20")
 

@@ -18,15 +18,15 @@ import pytest
 import torch
 from tests.core.training.leet import history_of, inspect, records
 
-from coterie.continual.keys import CLIENT_COLUMNS
-from coterie.continual.keys import KEYS as F3CREC_KEYS
+from coterie.continual.paper import CLIENT_COLUMNS
+from coterie.continual.paper import KEYS as F3CREC_KEYS
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS
 from coterie.core.settings.sections import LoggerSettings
 from coterie.core.training.callbacks.notes import Costs, Refusals, StreamScore
 from coterie.core.training.loggers import wandb as wandb_module
 from coterie.core.training.loggers.client_rows import ClientRows, histogram
-from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
 
 ROOT = Path(__file__).parents[3]

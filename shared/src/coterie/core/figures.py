@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.files import replacing
-from coterie.core.registry.importing import heavy
+from coterie.core.registry.papers import heavy
 
 logger = logging.getLogger(__name__)
 

@@ -7,16 +7,16 @@ from typing import Any
 import torch
 from tests.in_process import OpenCohort, cohort_in_process
 
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.protocol.server import Server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 KEY = Key.from_seed(4)
 CLIENTS = KEY.fold("clients")

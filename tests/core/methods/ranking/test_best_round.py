@@ -10,14 +10,13 @@ from tests.core.methods.ranking import test_fedmf, test_fedpergnn, test_lightfr
 from tests.core.methods.ranking.few_users import group_users, module_of, run
 from torch import Tensor
 
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.methods.ranking.client import RankingClient
 from coterie.core.methods.ranking.server import RankingServer
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.messages import Down, carries
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Step, carries
 from coterie.core.settings.sections import ValidationSettings
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 TRAIN, VALID, TEST, OTHERS = 0, 1, 2, [3, 4, 5]
 N_ITEMS = 6

@@ -9,18 +9,18 @@ import pytest
 import torch
 from tests.core.methods.ranking.few_users import KEY, LENGTHS, N_ITEMS, few_users, group_users
 
-from coterie.core.data.interactions.kcore import k_core
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.interactions import k_core
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
-from coterie.core.methods.ranking.bpr import train_lightgcn, train_mf
+from coterie.core.methods.ranking.central import train_lightgcn, train_mf
 from coterie.core.methods.ranking.client import known_items, measure_split
-from coterie.core.methods.reference.popularity import popularity
+from coterie.core.methods.ranking.references import popularity
 from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.baselines import measure_popularity
 from coterie.llm.data.client_data import build
-from coterie.llm.settings.run import FederatedDataSettings
+from coterie.llm.settings import FederatedDataSettings
 
 MF = MFSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12, l2=1e-3)
 LIGHTGCN = LightGCNSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12)

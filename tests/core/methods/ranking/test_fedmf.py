@@ -18,9 +18,8 @@ from tests.core.methods.ranking.few_users import (
     run,
 )
 
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.methods.ranking.client import draw_samples, known_items
 from coterie.core.methods.ranking.fedmf import (
     UPDATE,
@@ -33,10 +32,10 @@ from coterie.core.methods.ranking.fedmf import (
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.protocol.common_secret import CommonSecret
+from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
 from coterie.core.protocol.messages import declared
 from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
 SECRET = KEY.fold("secret")  # of masks alone

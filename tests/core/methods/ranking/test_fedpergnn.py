@@ -25,16 +25,17 @@ from coterie.core.methods.ranking.fedpergnn import (
     FedPerGNNServer,
     NoisyGradients,
 )
-from coterie.core.methods.ranking.graph_expansion import (
+from coterie.core.methods.ranking.user_graphs import (
     Announcement,
     Neighbours,
+    Network,
+    Stars,
     ThirdParty,
+    gradients,
     item_tokens,
-)
-from coterie.core.methods.ranking.pseudo_items import (
+    represent,
     to_rows,
 )
-from coterie.core.methods.ranking.star_graph import Network, Stars, gradients, represent
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.common_secret import CommonSecret

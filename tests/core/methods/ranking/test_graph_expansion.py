@@ -3,9 +3,9 @@
 import torch
 from tests.core.methods.ranking.few_users import N_ITEMS
 
-from coterie.core.methods.ranking.graph_expansion import Announcement, ThirdParty, item_tokens
+from coterie.core.methods.ranking.user_graphs import Announcement, ThirdParty, item_tokens
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 SECRET = CommonSecret()
 

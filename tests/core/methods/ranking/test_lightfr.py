@@ -17,13 +17,6 @@ from tests.core.methods.ranking.few_users import (
 )
 
 from coterie.core.errors import UserError
-from coterie.core.methods.ranking.binary_codes import (
-    best_column,
-    descend_users,
-    hamming_similarity,
-    pack,
-    unpack,
-)
 from coterie.core.methods.ranking.client import draw_samples
 from coterie.core.methods.ranking.lightfr import (
     UPDATE,
@@ -32,13 +25,18 @@ from coterie.core.methods.ranking.lightfr import (
     LightFRClient,
     LightFRServer,
     VoteSum,
+    best_column,
+    descend_users,
+    hamming_similarity,
+    pack,
     random_codes,
+    unpack,
 )
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.run.experiment import scores_of_newcomer
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import TouchedRows
+from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 
 SETTINGS = LightFRSettings(bits=16, bits_per_round=1, rounds=6, patience=6)

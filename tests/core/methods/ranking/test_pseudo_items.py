@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from tests.core.methods.ranking.few_users import KEY, normal
 
-from coterie.core.methods.ranking.pseudo_items import (
+from coterie.core.methods.ranking.user_graphs import (
     choose_pseudo_items,
     privatise,
     pseudo_factors,

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.objective import Objective
-from coterie.assisted.settings.run import AssistSettings
-from coterie.core.solvers import simplex
+from coterie.assisted.settings import AssistSettings
+from coterie.core import solvers
 
 _LBFGS_CALLS = 10  # each of at most 20 steps, as the public code makes them
 _FIRST_ETA = 0.1  # from where L-BFGS searches η in the public code
@@ -98,7 +98,7 @@ def choose(fit: Fit, how: AssistSettings, held: Fit | None = None) -> Choice:
 def best_weights(fit: Fit, eta: float) -> Tensor:
     """Minimise the loss over the simplex at a given η, ``(J,)`` float64 (Eq. 6)."""
     over = _OverWeights(fit, eta, fit.outputs.shape[1])
-    return simplex.minimise(over, tolerance=_GAP).p
+    return solvers.minimise(over, tolerance=_GAP).p
 
 
 def best_eta(fit: Fit, weights: Tensor, start: float) -> Tensor:

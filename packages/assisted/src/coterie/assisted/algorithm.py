@@ -1,7 +1,7 @@
 """MTAL, Algorithm 1: the server half. It passes on what organisations tell each other.
 
 It averages nothing and holds no model. It sees residuals, outputs and where ratings are, as the
-organisations that they go to do.
+organisations that they go to do. Of the other methods the server looks on, see `Observer`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,31 @@ from coterie.assisted.messages import (
     Fits,
     Outputs,
     Pattern,
+    Places,
     Residuals,
     Turn,
 )
-from coterie.assisted.prediction_messages import ANSWER, MEASURE, QUERY, Predictions, Query, Tested
+from coterie.assisted.prediction_messages import (
+    ANSWER,
+    KEEP_BEST,
+    MEASURE,
+    QUERY,
+    TRAIN,
+    Epochs,
+    Loss,
+    Predictions,
+    Query,
+    Tested,
+)
+from coterie.assisted.protection import added, check_sum
+from coterie.assisted.quality import monitor_of, note_progress, note_quality
+from coterie.assisted.readings import resolve
 from coterie.assisted.routes import Routes, align, check_common, misplaced
-from coterie.assisted.scores import monitor_of, note_progress, note_quality
-from coterie.assisted.settings.protect import FEWEST
-from coterie.assisted.settings.run import Settings
-from coterie.assisted.state import Places
-from coterie.assisted.sums import added, check_sum
+from coterie.assisted.settings import FEWEST, Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.cohort import Cohort, PerClient
-from coterie.core.protocol.replies import ListReplies
+from coterie.core.protocol.card import Card
+from coterie.core.protocol.cohort import Cohort, Journal, ListReplies, PerClient
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 
@@ -220,3 +231,73 @@ def _named(replies: ListReplies[Query], routes: Routes, cohort: Cohort) -> dict[
 def _part(cohort: Cohort, ids: Tensor) -> Cohort:
     """The clients of these numbers that are in a cohort."""
     return cohort.part(torch.isin(cohort.ids, ids).nonzero().flatten())
+
+
+@dataclass(frozen=True)
+class ObserverState:
+    """What the server knows.
+
+    Attributes:
+        round: t, rounds done.
+        chosen: the best one on the validation data of all organisations.
+    """
+
+    round: int = 0
+    chosen: BestRound = NO_ROUND
+
+
+class Observer(Selecting[ObserverState]):
+    """Lets organisations train, each for itself, and chooses one round for all of them.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = self.limits = settings
+        self.monitor = monitor_of(settings)
+
+    def begin(self, key: Key) -> ObserverState:
+        """Know nothing yet."""
+        return ObserverState()
+
+    def start_block(
+        self, state: ObserverState, block: int, cohort: Cohort, key: Key
+    ) -> ObserverState:
+        """Let organisations begin."""
+        cohort.enrol()
+        return state
+
+    def round(self, state: ObserverState, cohort: Cohort, key: Key) -> ObserverState:
+        """Some epochs of everybody."""
+        state = replace(state, round=state.round + 1)
+        note_loss(cohort.ask(TRAIN, Epochs(state.round)), cohort.journal)
+        return self.validated(state, cohort)
+
+    def measure(self, state: ObserverState, cohort: Cohort, split: Split) -> None:
+        """Let organisations measure their newest models, or test those of the best round."""
+        replies = cohort.ask(MEASURE, Predictions(split, {}, {}, state.round))
+        note_quality(replies, cohort.journal, split, self.settings)
+
+    def keep(self, state: ObserverState, cohort: Cohort) -> ObserverState:
+        """Let organisations keep their models of this round."""
+        cohort.ask(KEEP_BEST, None)
+        return state
+
+
+def note_loss(replies: ListReplies[Loss], journal: Journal) -> None:
+    """Note how well organisations fit their own ratings: the mean over all cells."""
+    ups = list(replies.ups.values())
+    journal.scalar("fed/clients", len(ups))
+    if not ups:
+        return
+    losses = torch.stack([up.loss for up in ups]).double()
+    sizes = torch.stack([up.cells for up in ups])
+    journal.scalar("fed/loss", losses @ (sizes / sizes.sum()).double())
+    journal.per_client("fed/loss", replies.ids, losses)
+
+
+def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay | Observer:
+    """Make the server half of the card's method from the card alone."""
+    settings = resolve(card.read(Settings))
+    return Relay(settings) if settings.method == "mtal" else Observer(settings)

@@ -6,14 +6,14 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from coterie.assisted.baselines import MODELS, baseline
-from coterie.assisted.settings.run import Settings
+from coterie.assisted.readings import MODELS, baseline
+from coterie.assisted.settings import Settings
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tables.jobs import Counting
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Curve, Curves, plot_panels
-from coterie.core.tables.progress import Counting
 from coterie.core.training.trainer import fit
 
 FILE = "mtal.png"

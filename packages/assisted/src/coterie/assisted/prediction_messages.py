@@ -1,4 +1,4 @@
-"""What crosses the boundary when cells are predicted, and what is measured of that."""
+"""What crosses when cells are predicted, and what is measured, with or without peers."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coterie.assisted.messages import PLACES, PerPeer, Total
-from coterie.assisted.state import Places
-from coterie.core.methods.kit.fields import counted, measured
+from coterie.assisted.aae.training import Trained
+from coterie.assisted.messages import PLACES, PerPeer, Places, Total
+from coterie.core.local_training.row_optimizer import Params
+from coterie.core.methods.kit.uploads import counted, measured
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.expected import Number, Sized
 from coterie.core.protocol.messages import (
     EVERYTHING,
     Down,
+    ListStep,
+    Private,
     Report,
     Reveals,
     Up,
     carries,
     leaves,
 )
-from coterie.core.protocol.step import ListStep
+from coterie.core.protocol.uploads import Number, Sized
 
 
 @dataclass(frozen=True)
@@ -127,3 +129,35 @@ class Predictions(Down):
 QUERY = ListStep("query", Tested, Query)
 ANSWER = ListStep("answer", Queries, Answers)
 MEASURE = ListStep("measure", Predictions, Quality)
+
+
+@dataclass(frozen=True)
+class Epochs(Down):
+    """Go on training, for as many epochs as the settings say."""
+
+    round: int = carries("t")
+
+
+@dataclass(frozen=True)
+class Loss(Report):
+    """How well an organisation fits its own ratings."""
+
+    loss: Tensor = measured("mean training loss L_k over the steps of the round", {"learned"})
+    cells: Tensor = counted("number of its training cells")  # () int64
+
+
+@dataclass(frozen=True)
+class ApartState(Private):
+    """What stays with an organisation.
+
+    Attributes:
+        learned: its model and the state of the optimizer.
+        best: the model of the best round so far; what is tested.
+    """
+
+    learned: Trained
+    best: Params
+
+
+TRAIN = ListStep("train", Epochs, Loss)
+KEEP_BEST = ListStep("keep_best", None, None)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.assisted.readings import unread
-from coterie.assisted.settings.run import UNTRAINED, Settings
-from coterie.core.registry.published import published
+from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.core.registry.data_sets import published
 from coterie.core.settings.schema import values_of
 
 NUMBERS: dict[str, Any] = published("coterie.assisted")
@@ -83,7 +83,7 @@ def reference(settings: Settings) -> dict[str, float]:
     MAP is of all that is held out of a row: the number is for pooled evaluation alone.
 
     Example:
-        >>> from coterie.assisted.settings.data import DomainSettings
+        >>> from coterie.assisted.settings import DomainSettings
         >>> reference(Settings(data=DomainSettings(name="ml-100k")))
         {'test/rmse': 0.945}
     """

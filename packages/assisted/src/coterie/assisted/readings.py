@@ -1,11 +1,14 @@
-"""The three readings of the paper: which of its open or contradictory choices a run makes."""
+"""The settings of a run as the paper's readings have them, and of its baselines. Torch-free."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
 
-from coterie.assisted.settings.run import UNTRAINED, Settings
+from coterie.assisted.settings import UNTRAINED, ProtectSettings, Settings
 from coterie.core.settings.schema import changed, filled, values_of
+from coterie.core.settings.sections import PrivacySettings
 
 _START = {"recommended": "smoothed", "literal": "logit", "released": "mean"}
 
@@ -52,7 +55,7 @@ def idle(settings: Settings) -> list[str]:
         settings: resolved.
 
     Example:
-        >>> from coterie.assisted.settings.run import AssistSettings
+        >>> from coterie.assisted.settings import AssistSettings
         >>> idle(resolve(Settings(method="alone", assist=AssistSettings(eta=0.1))))
         ['assist.eta']
     """
@@ -84,3 +87,51 @@ def unread(settings: Settings) -> list[str]:
     if by_column or (method != "mtal" and model != "base"):
         found += ["start"]
     return found
+
+
+# The methods that MTAL is compared with: what they are called, how long they train. Torch-free.
+
+MODELS: Mapping[str, str] = {
+    "base": "Base",
+    "bias": "bias model",
+    "rate": "smoothed rate",
+    "mf": "MF",
+    "mlp": "MLP",
+    "ncf": "NCF",
+    "aae": "AAE",
+}
+"""Models of the methods alone and joint -> as papers write them."""
+PATIENCE = 30
+"""Epochs without a better validation before a baseline ends; it has none in other readings."""
+AS_PRINTED: Mapping[str, Any] = {
+    "model.inputs": "raw",
+    "train.hide": 0.0,
+    "train.own_targets": "all",
+    "assist.own": "use",
+}
+"""What MTAL and the autoencoders of the paper are, where settings choose options of ours."""
+
+
+def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) -> Settings:
+    """Settings of a method that a run of MTAL is compared with.
+
+    It trains for as many epochs as MTAL in all its rounds, and every epoch is measured: with many
+    of them an autoencoder alone learns its own input by heart.
+
+    Args:
+        settings: of the run of MTAL.
+        method: whether organisations are apart or one.
+        model: of `MODELS`.
+
+    Example:
+        >>> found = baseline(Settings(rounds=10), "alone", "aae")
+        >>> found.rounds, found.train.epochs, found.patience
+        (200, 1, 30)
+    """
+    # Nothing is sent that these cover.
+    settings = replace(settings, privacy=PrivacySettings(), protect=ProtectSettings())
+    epochs = 1 if model in UNTRAINED else settings.rounds * settings.train.epochs
+    chosen = {"method": method, "model.name": model, "rounds": epochs, "train.epochs": 1}
+    if settings.reading == "recommended":
+        chosen["patience"] = PATIENCE
+    return changed(settings, {**AS_PRINTED, **chosen})

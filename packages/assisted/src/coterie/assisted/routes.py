@@ -9,9 +9,16 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coterie.assisted.messages import Fits, Outputs, Pattern, Peers, PseudoTargets, Residuals
+from coterie.assisted.messages import (
+    Fits,
+    Outputs,
+    Pattern,
+    Peers,
+    Places,
+    PseudoTargets,
+    Residuals,
+)
 from coterie.assisted.prediction_messages import Queries
-from coterie.assisted.state import Places
 from coterie.core.errors import UserError
 
 

@@ -13,13 +13,15 @@ from torch import Tensor
 from coterie.core.data.interactions.negatives import (
     NEGATIVE_ATTEMPTS,
     NO_NEGATIVE,
+    PLACE_ATTEMPTS,
+    deal_key,
+    distinct_places,
     sample_negatives,
 )
-from coterie.core.data.interactions.places import PLACE_ATTEMPTS, deal_key, distinct_places
 from coterie.core.kernels import switch
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.masks import where_true
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.ordering import where_true
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,4 @@
-"""The backbones without a federation: an ordinary module, trained by any Trainer.
-
-All users' data in one place, or one user's alone, with the objective of the federation: the mean
-over users of the mean loss of each one's own batch, by plain gradient descent at its rates. So an
-epoch of all users is a round of the method ``ft`` in which everybody takes part and makes one step.
-"""
+"""All data of a stream in one place, and how the reference there is trained."""
 
 from __future__ import annotations
 
@@ -19,12 +14,12 @@ from torch.optim import SGD, Optimizer
 from coterie.continual.algorithm import F3CRec
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.batches import Batches, draw_batches
-from coterie.continual.central_data import CENTRAL, joined
 from coterie.continual.client import ContinualClient, without
 from coterie.continual.settings import Settings
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.by_trainer import PairwiseTraining, Wanted, wanted
+from coterie.core.methods.settings.ranking import MFSettings
 from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split, rank_all
@@ -32,7 +27,35 @@ from coterie.core.models.mf import MF
 from coterie.core.protocol.run_keys import RunKeys
 from coterie.core.standalone import Standalone
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+
+CENTRAL = MFSettings(l2=3e-3, epochs=60, patience=5)
+"""Of the centralised matrix factorisation, chosen on validation of ML-100K for all data sets."""
+
+
+def joined(blocks: Sequence[UserRows], n_users: int) -> tuple[Tensor, Ragged]:
+    """Training items of all users over several blocks, each item once.
+
+    Args:
+        blocks: what users had in each.
+        n_users: number of users.
+
+    Returns:
+        The users ``(n_users,)``, and as many rows of items.
+    """
+    pairs = torch.cat(
+        [torch.stack([data.ids[data.train.rows], data.train.values]) for data in blocks], dim=1
+    )
+    user, item = torch.unique(pairs, dim=1)
+    return torch.arange(n_users), Ragged.from_pairs(user, item, n_users)
+
+
+# The backbones without a federation: an ordinary module, trained by any Trainer.
+#
+# All users' data in one place, or one user's alone, with the objective of the federation: the mean
+# over users of the mean loss of each one's own batch, by plain gradient descent at its rates. So an
+# epoch of all users is a round of the method ``ft`` in which everybody takes part and makes one
+# step.
 
 
 class Scores(nn.Module):

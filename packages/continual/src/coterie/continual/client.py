@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params, make_backbone
 from coterie.continual.batches import Batches, draw_batches, draw_samples, plan_of
-from coterie.continual.local_training import LocalTraining, Trained
+from coterie.continual.local_training import TOUCHED_BYTES, LocalTraining, TouchedTraining, Trained
 from coterie.continual.messages import (
     END_BLOCK,
     EVALUATE,
@@ -26,25 +26,26 @@ from coterie.continual.messages import (
     LookBack,
     StreamReport,
 )
-from coterie.continual.readings import resolve
-from coterie.continual.retention.adaptive_replay import AdaptiveReplay
-from coterie.continual.retention.base import Retention, score_items
-from coterie.continual.retention.distillation import Distillation
-from coterie.continual.retention.leave_out import LeaveOut
-from coterie.continual.retention.proxies import Proxies
-from coterie.continual.retention.regularisation import Regularisation
-from coterie.continual.retention.reloop import ErrorMemory
-from coterie.continual.settings import DISTILLING, Settings
-from coterie.continual.touched_training import TOUCHED_BYTES, TouchedTraining
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.continual.proxies import Proxies
+from coterie.continual.reloop import ErrorMemory
+from coterie.continual.retention import (
+    AdaptiveReplay,
+    Distillation,
+    LeaveOut,
+    Regularisation,
+    Retention,
+    score_items,
+)
+from coterie.continual.settings import DISTILLING, Settings, resolve
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.kernels import switch
+from coterie.core.metrics.ranking import ScoreRows, copies_of
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
-from coterie.core.metrics.target_ranks import ScoreRows, copies_of
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 # From so many items on, tables of all items' scores take longer than to load compiled loops. It is
 # a number that all clients know, for how they are trained changes the last bits.

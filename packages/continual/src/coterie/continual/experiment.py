@@ -11,22 +11,24 @@ import torch
 
 from coterie.continual.by_trainer import standalone
 from coterie.continual.client import SAMPLE_BYTES, ContinualClient, make_client
-from coterie.continual.keys import CLIENT_COLUMNS
 from coterie.continual.messages import UPDATE, ItemTable
+from coterie.continual.paper import CLIENT_COLUMNS
 from coterie.continual.published import reference
-from coterie.continual.readings import resolve
-from coterie.continual.settings import Settings
-from coterie.core.data.interactions.blocks import Block, Stream, earlier_items, temporal_blocks
-from coterie.core.data.interactions.dropped import Dropped
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.interactions.splits import split_block
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.continual.settings import Settings, resolve
+from coterie.core.data.interactions.interactions import Dropped, Interactions
+from coterie.core.data.interactions.splits import (
+    Block,
+    Stream,
+    UserRows,
+    earlier_items,
+    split_block,
+    temporal_blocks,
+)
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.privacy.attack import AttackReport, attack_curve
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.estimate import Need
-from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.run.experiment import Need, RecommendsToUsers
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
 from coterie.core.tensors.keys import Key

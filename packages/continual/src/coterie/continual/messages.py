@@ -8,11 +8,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import EVERYTHING, Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import (
+    EVERYTHING,
+    Down,
+    Private,
+    Reveals,
+    Step,
+    Up,
+    carries,
+    leaves,
+)
+from coterie.core.protocol.uploads import Like, Number
 from coterie.core.tensors.rows import Rows
-from coterie.core.wire.travel import Nest
+from coterie.core.wire.annotations import Nest
 
 _BEHIND = {"params", "memory", "blocks"}  # private fields that training depends on
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.core.registry.published import published
+from coterie.core.registry.data_sets import published
 
 TABLES: dict[str, Any] = published("coterie.continual")
 METRICS = ("ndcg", "recall")

@@ -1,4 +1,4 @@
-"""The kernel of local training on touched items (`coterie.continual.touched_training`).
+"""The kernel of local training on touched items (`coterie.continual.local_training`).
 
 Samples, terms and their order are those of `coterie.continual.batches.Batches`.
 """

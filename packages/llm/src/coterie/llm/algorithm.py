@@ -17,15 +17,13 @@ from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Cohort, PerClient
-from coterie.core.protocol.replies import ListReplies
+from coterie.core.protocol.cohort import Cohort, ListReplies, PerClient
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter
+from coterie.llm.adapter import Adapter, LocalHead
 from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.split import Period
-from coterie.llm.head import LocalHead
+from coterie.llm.data.examples import Period
 from coterie.llm.item_counts import CountedBias, ask_counts, counted_bias
 from coterie.llm.messages import (
     EVALUATE,
@@ -49,7 +47,7 @@ from coterie.llm.mixing import (
 )
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import USER_METHODS, Settings
+from coterie.llm.settings import USER_METHODS, Settings
 from coterie.llm.split.part import Kept
 from coterie.llm.state import ServerState, Trained
 

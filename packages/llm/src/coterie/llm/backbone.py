@@ -19,19 +19,16 @@ from coterie.core.errors import UserError
 from coterie.core.files import replacing
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
-from coterie.core.tensors.digest import digest
 from coterie.core.tensors.keys import Key
-from coterie.llm.backbones.base import Backbone
+from coterie.core.tensors.saved import digest
+from coterie.llm.backbones.base import Backbone, make_expert
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
-from coterie.llm.backbones.expert import make_expert
+from coterie.llm.backbones.folder import writing_tensors
 from coterie.llm.backbones.pretraining import pretrain
-from coterie.llm.backbones.prompts import bigrec_template
-from coterie.llm.backbones.recformer.tokens import item_attributes
-from coterie.llm.backbones.tensor_files import writing_tensors
+from coterie.llm.backbones.text import bigrec_template, item_attributes
 from coterie.llm.backbones.tiny_item import TinyItem
-from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.words import ItemWords
-from coterie.llm.settings.run import Settings
+from coterie.llm.data.catalogue import Catalogue, ItemWords
+from coterie.llm.settings import Settings
 
 if TYPE_CHECKING:
     from coterie.llm.data.client_data import FederatedData
@@ -133,7 +130,7 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
             text = items.require_titles(), bigrec_template(model.noun)
             return load_causal_text(str(model.path), *text, settings.generation, model.context)
         case "recformer":
-            from coterie.llm.backbones.recformer.build import load_recformer, small_recformer
+            from coterie.llm.backbones.recformer import load_recformer, small_recformer
 
             attributes = item_attributes(items)
             if model.path is not None:

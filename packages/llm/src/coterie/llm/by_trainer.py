@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.by_trainer import PairwiseTraining, Wanted, wanted
 from coterie.core.methods.ranking.client import known_items, measure_split
@@ -28,7 +28,7 @@ from coterie.llm.client import shuffled
 from coterie.llm.data.examples import Examples, Queries
 from coterie.llm.item_counts import counts_together
 from coterie.llm.quality import LENGTHS, MEASURES, blocks, measure_users
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 
 MONITOR = Monitor("eval/recall@10")
 Measured = dict[str, Tensor]

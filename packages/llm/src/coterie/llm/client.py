@@ -17,13 +17,11 @@ from coterie.core.protocol.client import Client
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm.adapter import Adapter
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.adapter import Adapter, LocalHead
 from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.examples import Examples, OwnData
-from coterie.llm.data.sequences import thinned
-from coterie.llm.head import LocalHead
+from coterie.llm.data.examples import Examples, OwnData, thinned
 from coterie.llm.item_counts import CountsItems, counts_together
 from coterie.llm.messages import (
     EVALUATE,
@@ -38,8 +36,8 @@ from coterie.llm.messages import (
 )
 from coterie.llm.quality import MEASURES, measure_users
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import USER_METHODS, Settings
-from coterie.llm.split.context import Diverged
+from coterie.llm.settings import USER_METHODS, Settings
+from coterie.llm.split.channel import Diverged
 
 if TYPE_CHECKING:
     from coterie.llm.split.channel import Channel
@@ -271,7 +269,7 @@ def organisation(settings: Settings, card: Card, folder: Path) -> Organisation:
     if settings.split.k is None:
         backbone = read_backbone(settings, card.public, folder)
         return Organisation(settings, backbone, secret=secret)
-    from coterie.llm.split.remote.reach import answers  # grpc and transformers are heavy
+    from coterie.llm.split.remote.channel import answers  # grpc and transformers are heavy
     from coterie.llm.split.remote.tokens import OWN_TOKENS
 
     answers(settings.split)

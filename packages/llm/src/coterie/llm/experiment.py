@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.dropped import Dropped
-from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
@@ -21,37 +20,37 @@ from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.estimate import Need
-from coterie.core.run.experiment import RecommendsToUsers
+from coterie.core.run.experiment import Need, RecommendsToUsers
 from coterie.core.run.runfolder import located
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import as_written, computing_on
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_digest, weights_file
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.baselines import (
     all_users,
     attack_users,
+    has_words,
+    mean_recall,
     measure_popularity,
+    title_rule,
     user_client,
     user_server,
 )
 from coterie.llm.by_trainer import BackboneTraining, PairwiseModel
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
-from coterie.llm.data.examples import OrganisationData, OwnData
-from coterie.llm.data.sequences import newest
+from coterie.llm.data.examples import OrganisationData, OwnData, newest
 from coterie.llm.item_counts import common_secret, counted_bias
-from coterie.llm.keys import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.messages import ClientState
+from coterie.llm.paper import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.settings.run import PERSONALISED, USER_METHODS, Settings
-from coterie.llm.title_rule import has_words, mean_recall, title_rule
+from coterie.llm.settings import PERSONALISED, USER_METHODS, Settings
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
@@ -128,7 +127,7 @@ class Experiment(RecommendsToUsers[Settings]):
         split = self.settings.split
         if split.server is None:
             return
-        from coterie.llm.split.remote.reach import secret_of  # grpc is heavy
+        from coterie.llm.split.remote.channel import secret_of  # grpc is heavy
         from coterie.llm.split.remote.tokens import OWN_TOKENS, client_token, write_tokens
 
         secret = secret_of(split)
@@ -206,7 +205,7 @@ class Experiment(RecommendsToUsers[Settings]):
         """Build both halves."""
         settings = self.settings
         if settings.split.server is not None:  # learn at once, before minutes of building
-            from coterie.llm.split.remote.reach import answers, secret_of  # grpc is heavy
+            from coterie.llm.split.remote.channel import answers, secret_of  # grpc is heavy
 
             secret_of(settings.split)
             answers(settings.split)

@@ -17,13 +17,13 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
+from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.settings.backbone import SplitSettings
-from coterie.llm.settings.run import FederatedDataSettings, Settings
+from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.channel import Channel, Traffic
 from coterie.llm.split.cut import Cut, cut
+from coterie.llm.split.kept_parts import OwnLayers
 from coterie.llm.split.middle import Middle, Training
-from coterie.llm.split.own_layers import OwnLayers
 from coterie.llm.split.part import ServerLayers
 from coterie.llm.split.sessions import Limits
 
@@ -116,7 +116,7 @@ def client_half(backbone: Backbone, settings: Settings, tokens: Path) -> Channel
     Raises:
         UserError: as `split_backbone`, or the file is missing.
     """
-    from coterie.llm.split.remote.reach import link_to
+    from coterie.llm.split.remote.channel import link_to
     from coterie.llm.split.remote.tokens import read_tokens
 
     split = settings.split
@@ -137,8 +137,7 @@ def _connected(
 
 
 def _remote(parts: Cut, settings: Settings, size: int) -> Halves:
-    from coterie.llm.split.remote.channel import GrpcLayers
-    from coterie.llm.split.remote.reach import link_to, secret_of
+    from coterie.llm.split.remote.channel import GrpcLayers, link_to, secret_of
     from coterie.llm.split.remote.tokens import admin_token, client_token
 
     split = settings.split

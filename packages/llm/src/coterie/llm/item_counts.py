@@ -1,6 +1,6 @@
 """How often all users together had each item: a sum over organisations that shows no summand.
 
-The bias of the expert beside a backbone (`coterie.llm.backbones.expert`) starts from the counts of
+The bias of the expert beside a backbone (`coterie.llm.backbones.base`) starts from the counts of
 the public users. With ``expert.counts`` "everybody" those of the organisations' users are added:
 before the first round what their users had by then, before the test what they had since. Every
 interaction is in one of the two sums.
@@ -20,20 +20,17 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.expected import Like
-from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Form, ListStep
+from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
+from coterie.core.protocol.messages import Down, Form, ListStep, Reveals, Up, carries, leaves
+from coterie.core.protocol.uploads import Like
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.examples import OwnData
-from coterie.llm.data.split import Period
+from coterie.llm.data.examples import OwnData, Period
 from coterie.llm.messages import ClientState
-from coterie.llm.settings.run import Settings
+from coterie.llm.settings import Settings
 
 BIAS = "expert.bias"
 """The bias among a backbone's parameters."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import RowState
-from coterie.core.methods.kit.fields import counted, measured
+from coterie.core.methods.kit.uploads import counted, measured
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.messages import Down, Private, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import ListStep
+from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.uploads import Like, Number
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.llm.settings.run import Settings, TrainSettings
+from coterie.llm.settings import Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
 STAGES = {"recformer": 2}  # of fine-tuning; 1 for the others

@@ -17,8 +17,7 @@ from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Aligned, Cohort, Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.msmt.aggregation.fedbn import Affine
@@ -28,6 +27,7 @@ from coterie.msmt.aggregation.personalised import (
     average,
     federated_average,
     personalised,
+    rule_of,
 )
 from coterie.msmt.messages import (
     AFFINE,
@@ -40,10 +40,8 @@ from coterie.msmt.messages import (
     ScenarioUpdate,
     Shapes,
 )
-from coterie.msmt.models.template import TemplateMMoE
-from coterie.msmt.rules import rule_of
-from coterie.msmt.scenario_part import scenario_part
-from coterie.msmt.settings.aggregation import AggregationOptions
+from coterie.msmt.models.template import TemplateMMoE, scenario_part
+from coterie.msmt.settings import AggregationOptions
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,8 @@ from coterie.msmt.messages import (
     ScenarioReport,
     ScenarioUpdate,
 )
-from coterie.msmt.models.template import TemplateMMoE, direction_name
-from coterie.msmt.scenario_part import scenario_part
-from coterie.msmt.settings.aggregation import AggregationOptions
+from coterie.msmt.models.template import TemplateMMoE, direction_name, scenario_part
+from coterie.msmt.settings import AggregationOptions
 
 _PSI = ("psi", "psi_tower")
 

@@ -14,14 +14,14 @@ from coterie.core.run.checkpoint import BEST, read_checkpoint
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.following import follow
+from coterie.core.tables.jobs import Counting
 from coterie.core.tables.paired import Spread, spread
 from coterie.core.tables.plots import Curve, Curves, plot_panels
-from coterie.core.tables.progress import Counting
 from coterie.core.tables.report import markdown_table
 from coterie.core.tables.result import NAN, RunResult
 from coterie.msmt.data.describe import describe
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 TABLE, PICTURE = "comparison.md", "comparison.png"
 OWN, ORACLE = "PF-MSMTrec", "best possible"

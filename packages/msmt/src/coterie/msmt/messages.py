@@ -8,11 +8,10 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.fields import counted, measured
 from coterie.core.methods.kit.model_client import OwnModel, QualityReport
-from coterie.core.protocol.expected import Shaped
-from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.methods.kit.uploads import counted, measured
+from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
+from coterie.core.protocol.uploads import Shaped
 
 Shapes = dict[str, tuple[int, ...]]
 AFFINE = {"gamma": "input_norm.weight", "beta": "input_norm.bias"}
@@ -102,7 +101,7 @@ class ScenarioReport(QualityReport):
 class ScenarioModel(OwnModel):
     """What a scenario keeps beside its whole model, ``personal``; each ``(C, ...)``.
 
-    The scenario parameters go by the names of `coterie.msmt.scenario_part`.
+    The scenario parameters go by the names of `coterie.msmt.models.template`.
 
     Attributes:
         held: all that is federated, as it was after the last aggregation.

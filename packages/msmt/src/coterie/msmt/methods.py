@@ -18,13 +18,12 @@ from coterie.core.protocol.card import Card
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
 from coterie.msmt.client import PFClient
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
 from coterie.msmt.models.template import TemplateMMoE
 from coterie.msmt.readings import idle, resolve
-from coterie.msmt.settings.run import Settings
-from coterie.msmt.settings.train import TrainSettings
+from coterie.msmt.settings import Settings, TrainSettings
 
 _GLOBAL = ("fedavg", "fedprox", "central")
 """Methods whose answer is one model for all scenarios; of the others it is each one's own."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.core.registry.published import published
+from coterie.core.registry.data_sets import published
 
 TABLES: dict[str, Any] = published("coterie.msmt")
 ALIEXPRESS = ("NL", "ES", "FR", "US")

@@ -7,8 +7,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import filled
-from coterie.msmt.settings.aggregation import AggregationOptions
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import AggregationOptions, Settings
 
 _CHOICES: dict[str, dict[str, Any]] = {
     "recommended": {"increments": "parameters", "fedbn": "increment"},
@@ -44,7 +43,7 @@ def idle(settings: Settings) -> list[str]:
         settings: of a run of it, resolved.
 
     Example:
-        >>> from coterie.msmt.settings.aggregation import AggregationOptions
+        >>> from coterie.msmt.settings import AggregationOptions
         >>> idle(resolve(Settings(pf=AggregationOptions(coordinate=False, c=0.1))))
         ['pf.c']
     """

@@ -17,12 +17,11 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.card import Card
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
-from coterie.page.client import PageClient
+from coterie.page.client import DecoupledClient, PageClient
 from coterie.page.data.task import Form
-from coterie.page.decoupled.client import DecoupledClient
-from coterie.page.models.make import network
+from coterie.page.models import network
 from coterie.page.readings import resolve
-from coterie.page.settings.run import Settings, TrainSettings
+from coterie.page.settings import Settings, TrainSettings
 
 
 def client_half(settings: Settings, build: Callable[[], nn.Module]) -> ModelClient[Any]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from coterie.core.registry.published import published
-from coterie.page.settings.run import Settings, TaskSettings
-from coterie.page.settings.tasks import OF_TASK
+from coterie.core.registry.data_sets import published
+from coterie.page.settings import Settings, TaskSettings
+from coterie.page.tasks import OF_TASK
 
 TABLES: dict[str, Any] = published("coterie.page")
 CLIENTS = 100

@@ -8,8 +8,8 @@ from typing import Any
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import filled, values_of
-from coterie.page.settings.run import Settings
-from coterie.page.settings.tasks import OF_TASK
+from coterie.page.settings import Settings
+from coterie.page.tasks import OF_TASK
 
 _RECOMMENDED: dict[str, Any] = {
     "start": 0.8,
@@ -115,7 +115,7 @@ def idle(settings: Settings) -> list[str]:
         settings: of a game, resolved.
 
     Example:
-        >>> from coterie.page.settings.run import GameSettings
+        >>> from coterie.page.settings import GameSettings
         >>> game = GameSettings(follower="ddpg", evenness=0.1)
         >>> idle(resolve(Settings(game=game)))
         ['game.evenness']

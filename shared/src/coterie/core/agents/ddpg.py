@@ -16,8 +16,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coterie.core.agents.perceptron import Perceptrons
-from coterie.core.agents.replay import Replay
+from coterie.core.agents.actor_critic import Perceptrons, Replay
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.tensors import tree

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import JSON_HELP, cell, print_json, say, tell
+from coterie.core.cli.command import JSON_HELP, Arguments, cell, print_json, say, tell
 from coterie.core.registry.data_sets import data_sets
-from coterie.core.registry.papers import papers
-from coterie.core.settings.packed import presets, variants
+from coterie.core.registry.papers import papers, presets, variants
 
 
 def run_list(argv: Sequence[str]) -> None:

@@ -1,33 +1,169 @@
-"""Entry point of ``coterie``. Imports neither torch nor lightning, nor any command but the one."""
+"""Ctrl-C while modules are imported: heard at once, raised when they are complete."""
 
 from __future__ import annotations
 
+import io
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import version
+from types import FrameType
+from typing import TextIO
 
-from coterie.core.cli.interruptions import never_in_an_import
-from coterie.core.cli.streams import complaint, prepare_streams
 from coterie.core.errors import Interrupted, UserError, nearest
 from coterie.core.registry.papers import load, papers
 from coterie.core.terminal import one_line
 
+_IMPORTING = "<frozen importlib._bootstrap>"
+_AGAIN = 0.02  # seconds
+
+
+@contextmanager
+def never_in_an_import() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` on Ctrl-C as ever, only not in the middle of an import.
+
+    Modules with compiled parts do not expect it there: numpy goes on with half of itself, a
+    module of matplotlib says that it cannot be initialised, C++ of torch ends the process. In
+    5 of 120 interruptions at the start of a command, that was a traceback or no end at all. Nor in
+    a ``__del__``, where Python prints the exception and goes on as if nothing had been pressed.
+
+    Does nothing where signals cannot be heard (not in the main thread) or are not to be (nohup).
+
+    Example:
+        >>> with never_in_an_import():
+        ...     import json
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    alarm = signal.signal(signal.SIGALRM, _raise_or_put_off)
+    signal.signal(signal.SIGINT, _raise_or_put_off)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGALRM, alarm)
+
+
+def _raise_or_put_off(number: int, frame: FrameType | None) -> None:
+    if _out_of_place(frame):
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    else:
+        signal.default_int_handler(number, frame)
+
+
+def _out_of_place(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING or frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
+
+
+# The standard streams of a command: closed, of another encoding, or into a full disk.
+
+
+class _Sink(io.FileIO):
+    """A stream that loses what cannot be written, and remembers why: a run is worth more.
+
+    A closed pipe is still an error, which ends a command as it should.
+    """
+
+    lost: OSError | None = None
+
+    def write(self, data: object) -> int:
+        """Write; what the disk refuses counts as written."""
+        try:
+            return super().write(data) or 0  # type: ignore[arg-type]
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            self.lost = self.lost or error
+            return len(memoryview(data))  # type: ignore[arg-type]
+
+
+def prepare_streams() -> None:
+    """Make the streams usable, whatever started the command.
+
+    - Closed ones (daemons, cron) go nowhere, so that no file of the run gets their number.
+    - A character that the encoding lacks (``λ`` in ascii) is replaced, not an error.
+    - What cannot be written, on a full disk say, does not end the command; see `complaint`.
+
+    Streams that somebody has put in the place of the process's own are left alone.
+    """
+    for number in range(3):
+        _open_if_closed(number)
+    if sys.stdin is None:
+        sys.stdin = open(0, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:
+        sys.stdout = _lasting(sys.stdout, 1)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _lasting(sys.stderr, 2)
+
+
+def complaint() -> str | None:
+    """Say why a part of the output was lost; None if everything was written.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+    """
+    sys.stdout.flush()
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if not isinstance(raw, _Sink) or raw.lost is None:
+        return None
+    reason = (raw.lost.strerror or str(raw.lost)).lower()
+    return f"a part of the output is lost, cannot write to standard output ({reason})"
+
+
+def _lasting(stream: TextIO | None, number: int) -> io.TextIOWrapper:
+    if isinstance(stream, io.TextIOWrapper) and isinstance(
+        getattr(stream.buffer, "raw", None), _Sink
+    ):
+        return stream
+    encoding, by_line = "utf-8", number == 2
+    if isinstance(stream, io.TextIOWrapper):
+        with suppress(OSError):
+            stream.flush()
+        encoding = stream.encoding
+        by_line = stream.line_buffering or stream.write_through
+    sink = io.BufferedWriter(_Sink(number, "wb", closefd=False))
+    return io.TextIOWrapper(sink, encoding, errors="replace", line_buffering=by_line)
+
+
+def _open_if_closed(number: int) -> None:
+    try:
+        os.fstat(number)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)
+        os.dup2(opened, number)  # inherited by other processes, unlike what os.open gives
+        if opened == number:
+            os.set_inheritable(number, True)
+        else:
+            os.close(opened)
+
+
+# Entry point of ``coterie``. Imports neither torch nor lightning, nor any command but the one.
+
 # What each says of itself, and its function, which is imported only when it is chosen.
 COMMANDS = {
-    "train": ("Train a paper on a data set", "coterie.core.cli.train:run_train"),
+    "train": ("Train a paper on a data set", "coterie.core.cli.papers:run_train"),
     "evaluate": (
         "Measure a trained run again on its test data",
-        "coterie.core.cli.evaluate:run_evaluate",
+        "coterie.core.cli.runs:run_evaluate",
     ),
     "recommend": (
         "Recommend items to a user of a run, or to a new one",
-        "coterie.core.cli.recommend:run_recommend",
+        "coterie.core.cli.runs:run_recommend",
     ),
-    "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.table:run_table"),
-    "privacy": ("Show what leaves a client", "coterie.core.cli.privacy:run_privacy"),
+    "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
+    "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (
         "Show the data sets that are here, or the blocks of one",
         "coterie.core.cli.data:run_data",
@@ -39,7 +175,7 @@ COMMANDS = {
     "doctor": ("Check this machine and the installation", "coterie.core.cli.doctor:run_doctor"),
     "bench": (
         "Measure speed against a reference loop, in a clone of coterie",
-        "coterie.core.cli.bench:run_bench",
+        "coterie.core.cli.papers:run_bench",
     ),
     "new": ("Start a paper of your own", "coterie.core.cli.new:run_new"),
     "sweep": ("Search for hyper-parameters on this machine", "coterie.core.cli.sweep:run_sweep"),

@@ -12,9 +12,8 @@ from itertools import groupby
 from pathlib import Path
 from string import Template
 
-from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.command import Arguments, say
 from coterie.core.cli.main import COMMANDS
-from coterie.core.cli.output import say
 from coterie.core.errors import UserError
 from coterie.core.files import write_text, writing
 from coterie.core.registry.papers import papers

@@ -31,14 +31,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.federation.alike import check_constants
+from coterie.core.federation.federation import check_constants
 from coterie.core.files import replacing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
-from coterie.core.tensors.entries import FOLDER, clear, refer, resolve
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.saved import FOLDER, clear, refer, resolve
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 
 _OWN = {"secrets": dict, "threads": int, "half": str}

@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.protocol.expected import Bounds, Like
-from coterie.core.protocol.folds import Fold
-from coterie.core.protocol.messages import Leaving, Report, Up, declared, relayed
-from coterie.core.protocol.step import AnyStep
+from coterie.core.protocol.messages import AnyStep, Leaving, Report, Up, declared, relayed
+from coterie.core.protocol.uploads import Bounds, Fold, Like
 from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended, Entry
 from coterie.core.tensors.stacked import Stacked

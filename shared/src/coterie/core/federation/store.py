@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors import tree
-from coterie.core.wire.restoring import restore
+from coterie.core.wire.annotations import restore
 
 P = TypeVar("P", bound=Private)
 

@@ -12,15 +12,18 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import Unstackable, UserError
-from coterie.core.front.batch_form import BatchForm
 from coterie.core.front.lightning_part import as_client, of_no_logger
-from coterie.core.front.metric_objects import Seen, as_new, metrics_in, put_together
+from coterie.core.front.partition import BatchForm
 from coterie.core.front.step_logs import (
     CLIENT,
     Heard,
+    Seen,
     StepLogs,
+    as_new,
     listening,
+    metrics_in,
     number,
+    put_together,
     settle_metrics,
 )
 from coterie.core.local_training.losses import Batch, what_it_is

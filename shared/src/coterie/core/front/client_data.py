@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.data.samples.shares import divide, share_counts
-from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples, divide, share_counts
 from coterie.core.errors import UserError
-from coterie.core.front.batch_form import BatchForm
 from coterie.core.front.given import of_numpy
-from coterie.core.front.partition import Partition
+from coterie.core.front.partition import BatchForm, Partition
 from coterie.core.front.sources import (
     ITEMS,
     Collate,

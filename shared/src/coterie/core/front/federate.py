@@ -24,18 +24,17 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
 from coterie.core.front.given import of_numpy
-from coterie.core.front.lightning_door import Door, open_door, some_of
+from coterie.core.front.lightning_door import Door, check_own, open_door, some_of, trying
 from coterie.core.front.method_settings import Chosen, method_named, settings_for
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import Collate
 from coterie.core.front.step_logs import ObservedTraining, StepLogs
 from coterie.core.front.trained_models import TrainedModels
-from coterie.core.front.trial import check_own, trying
 from coterie.core.local_training.losses import copied
 from coterie.core.local_training.probing import check_layers
+from coterie.core.methods.kit.evaluation import ACCURACY, MeasuresItself
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
-from coterie.core.methods.kit.quality import ACCURACY, MeasuresItself
 from coterie.core.methods.registry import Method, client_half
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+import re
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.core.errors import UserError
-from coterie.core.registry.papers import Paper, find_paper, load, papers
+from coterie.core.errors import Interrupted, UserError
+from coterie.core.registry.papers import Paper, find_paper, heavy, load, papers
 from coterie.core.settings.base import BaseSettings
-from coterie.core.settings.config_files import Source, flattened
-from coterie.core.settings.configuration import Configuration, Given, arranged
+from coterie.core.settings.configuration import Configuration, Given, Source, arranged, flattened
 from coterie.core.settings.parser import settings_parser
 from coterie.core.settings.schema import suggest, values_of
 from coterie.core.settings.sections import DataSettings
+from coterie.core.terminal import silenced
 
 Data = str | os.PathLike[str] | Mapping[str, Any] | object
 """Name of a data set, path of a file, a data set or frame, or the section ``data``."""
@@ -115,7 +121,7 @@ def configured(
     )
     data = found.settings.data
     if isinstance(data, DataSettings) and data.columns:
-        from coterie.core.data.sources.columns import check_columns  # pyarrow is heavy
+        from coterie.core.data.sources.file_forms import check_columns  # pyarrow is heavy
 
         check_columns(data.name, data.columns)
     return found
@@ -169,7 +175,7 @@ def _kept(key: Any, value: Any) -> Any:
     """Data as an object are kept as a folder, from which the run goes on; else what is given.
 
     Raises:
-        UserError: they cannot be kept, see `coterie.core.data.sources.dataset_objects.saved_copy`.
+        UserError: they cannot be kept, see `coterie.core.data.sources.hub_sets.saved_copy`.
     """
     if key != "data" or isinstance(value, str | os.PathLike):
         return value
@@ -177,7 +183,7 @@ def _kept(key: Any, value: Any) -> Any:
     one = value["path"] if within else value
     if isinstance(one, str | os.PathLike | int | float | None) or type(one) is dict:
         return value
-    from coterie.core.data.sources import dataset_objects as objects  # pyarrow is heavy
+    from coterie.core.data.sources import hub_sets as objects  # pyarrow is heavy
 
     if not (objects.is_dataset(one) or objects.is_frame(one)):
         return value
@@ -241,3 +247,101 @@ def _whole(paper: Paper, own: Any) -> Source:
         f"{type(own).__name__} is no settings object of {paper.name}: {makes}, or give settings "
         "by name, as rounds=5"
     )
+
+
+# Computing for a caller who has a process of their own: it is given back as it was.
+
+_turn = threading.RLock()
+_FLAG = re.compile(r"--((?:\w+\.)*\w+)")
+_WORDS = {
+    "resume": "coterie.load(folder).resume()",
+    "run.name": "name=",
+    "run.out": "out=",
+    "out": "out=",
+}
+
+
+@contextmanager
+def computing(engine: Any) -> Iterator[None]:
+    """Have the threads and kernels of a run; the process has its own again on the way out.
+
+    They belong to the whole process, so one thread computes at a time, and others wait.
+
+    Args:
+        engine: section of the run's settings.
+    """
+    with _turn, heavy("coterie.core.run.driver").computing_as(engine):
+        yield
+
+
+def trained(
+    paper: Paper,
+    settings: Any,
+    quiet: bool,
+    callbacks: Sequence[Any] = (),
+    loggers: Sequence[Any] = (),
+) -> Path:
+    """Train a run, or go on with one, and give its folder: the one place that does.
+
+    An interruption (Ctrl-C, the stop button of a notebook) ends it after a warning, and the folder
+    is that of an unfinished run; before there is a folder it goes on its way.
+
+    Args:
+        paper: to train.
+        settings: of the run.
+        quiet: whether nothing is printed.
+        callbacks: of Lightning.
+        loggers: of Lightning.
+
+    Raises:
+        UserError: as `coterie.core.training.train.train`.
+    """
+    if quiet:
+        settings = replace(settings, run=replace(settings.run, progress=False))
+    with silenced(quiet), in_python(), computing(settings.engine):
+        try:
+            train = heavy("coterie.core.training.train").train
+            folder: Path = train(paper, settings, callbacks, loggers)
+        except Interrupted as end:
+            if end.folder is None:
+                raise
+            since = "after its last whole round" if end.saved else "from its beginning"
+            warnings.warn(
+                f"interrupted: the run {end.folder} is unfinished; its resume() goes on {since}",
+                stacklevel=3,
+            )
+            return end.folder
+    return folder
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Name arguments of calls in messages where flags of the command line stand."""
+    try:
+        yield
+    except UserError as error:
+        said = str(error)
+        words = without_flags(said)
+        if words == said:
+            raise
+        raise UserError(words) from error
+
+
+def without_flags(message: str) -> str:
+    """Write flags of the command line as a caller in Python gives them.
+
+    Example:
+        >>> without_flags("go on by --resume, or choose another --run.name")
+        'go on by coterie.load(folder).resume(), or choose another name='
+        >>> without_flags("lower sizes, or --engine.chunk, or leave out --variant best")
+        "lower sizes, or engine={'chunk': …}, or leave out variant=best"
+    """
+
+    def call(found: re.Match[str]) -> str:
+        flag = found[1]
+        if flag in _WORDS:
+            return _WORDS[flag]
+        section, _, key = flag.rpartition(".")
+        return f"{section}={{'{key}': …}}" if section else f"{key}="
+
+    return _FLAG.sub(call, message).replace("= ", "=") if "--" in message else message

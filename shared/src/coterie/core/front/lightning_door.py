@@ -1,9 +1,10 @@
-"""A `LightningModule` made ready: tried once on samples of a client, before anything is trained."""
+"""What a first call of a module's own code shows, before anything is trained."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,17 +28,79 @@ from coterie.core.front.adapted import (
     step_of,
 )
 from coterie.core.front.client_data import ClientData
-from coterie.core.front.lightning_part import as_client, check_module
-from coterie.core.front.metric_objects import Seen
-from coterie.core.front.optimizers import optimizer_settings
+from coterie.core.front.lightning_part import as_client, check_module, optimizer_settings
 from coterie.core.front.sources import Fields
-from coterie.core.front.step_logs import Heard, StepLogs, listening, number
-from coterie.core.front.trial import check_own, trying
+from coterie.core.front.step_logs import Heard, Seen, StepLogs, listening, number
 from coterie.core.local_training.losses import AsBatch, copied
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.tensors.device import as_written
 from coterie.core.tensors.keys import Key
+
+_NODES = 100_000
+"""Of a loss's graph, that are looked at; longer ones are those of no module of layers."""
+
+
+@contextmanager
+def trying(call: str, fields: Fields) -> Iterator[None]:
+    """Say of an error in a user's code what it was called with.
+
+    Args:
+        call: what is called, such as "training_step of Net".
+        fields: of the batch.
+
+    Raises:
+        UserError: whatever is raised inside; it is its cause.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        found = [f"'{name}' {_form(values)}" for name, values in fields.items()]
+        said = " ".join(str(error).split())[:200] or "without a word"
+        raise UserError(
+            f"{call} fails on a client's first samples ({type(error).__name__}: {said}): it was "
+            f"given {', '.join(found)}"
+        ) from error
+
+
+def _form(values: Tensor) -> str:
+    return f"{str(values.dtype).removeprefix('torch.')} {tuple(values.shape)}"
+
+
+def check_own(module: nn.Module, loss: Tensor) -> None:
+    """Refuse the loss of a copy that depends on parameters of the original.
+
+    A function that was made in ``__init__`` and holds a layer is no part of the module: its copies
+    have it as it is, and their own layer would not be trained.
+
+    Args:
+        module: the original.
+        loss: of a copy of it.
+
+    Raises:
+        UserError: it does.
+    """
+    theirs = {id(value): name for name, value in module.named_parameters()}
+    seen: set[Any] = set()
+    left: list[Any] = [loss.grad_fn]
+    while left and len(seen) < _NODES:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        name = theirs.get(id(getattr(node, "variable", None)))
+        if name is not None:
+            raise UserError(
+                f"{type(module).__name__} reads '{name}' by something that copies of it share, as "
+                "a lambda or a partial kept in __init__ that holds a layer: clients train copies, "
+                "so call the layer by self"
+            )
+        left += [one for one, _ in node.next_functions]
+
+
+# A `LightningModule` made ready: tried once on samples of a client, before anything is trained.
 
 _TRIED = 8
 _LOWER = ("loss", "nll", "error", "mse", "mae", "mape", "perplexity", "entropy", "brier")

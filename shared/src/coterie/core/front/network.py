@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
-from coterie.core.front.computing import in_python
-from coterie.core.front.given import Configs, Data, Files, configured
-from coterie.core.registry.importing import heavy
-from coterie.core.registry.papers import find_paper
+from coterie.core.front.given import Configs, Data, Files, configured, in_python
+from coterie.core.registry.papers import find_paper, heavy
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 

@@ -16,7 +16,7 @@ from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.histories import History, columns_of, history_of, read_history
 from coterie.core.run.recommendation_files import Recommendations
 from coterie.core.run.serving import best_items
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.errors import UserError
-from coterie.core.front.computing import computing, in_python, trained
-from coterie.core.front.given import configured, of_numpy
-from coterie.core.registry.importing import heavy
-from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.front.given import computing, configured, in_python, of_numpy, trained
+from coterie.core.registry.papers import Paper, find_paper, heavy
 from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
 from coterie.core.settings.base import BaseSettings
 

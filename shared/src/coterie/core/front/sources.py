@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from coterie.core.errors import UserError, nearest
-from coterie.core.front.batch_form import BatchForm, dict_form, taken_apart
+from coterie.core.front.partition import BatchForm, dict_form, taken_apart
 
 Fields = dict[str, Tensor]
 Collate = Callable[[list[Any]], Any]

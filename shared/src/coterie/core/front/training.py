@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from inspect import getdoc
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from coterie.core.errors import UserError
-from coterie.core.front.computing import in_python, trained
-from coterie.core.front.given import Configs, Data, Files, configured
+from coterie.core.errors import UserError, nearest
+from coterie.core.front.given import Configs, Data, Files, configured, in_python, trained
 from coterie.core.front.run import Run
-from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.registry import data_sets as registered
+from coterie.core.registry import papers as installed
+from coterie.core.registry.papers import DataSet, Paper, find_paper, heavy
 from coterie.core.settings.base import BaseSettings
 from coterie.core.terminal import console
 
 if TYPE_CHECKING:
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.loggers import Logger
+
+    from coterie.core.methods.settings.fedavg import FedAvgSettings
+
 
 _NAMES = ("settings", "config", "preset", "variant", "out", "name", "quiet", "callbacks", "loggers")
 
@@ -109,3 +116,168 @@ def _wanted(paper: Paper, own: Any, given: dict[str, Any], files: Files, quiet: 
         names = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in found.variants)
         console(soft_wrap=True).print(f"Settings: {names} (variant='none' for the general ones)")
     return found.settings
+
+
+# What there is, by name, as something to look at and to look up. Torch-free.
+
+T = TypeVar("T")
+
+
+class Listing(Mapping[str, T], Generic[T]):
+    """A mapping by name that prints as a table of names, with a line about each.
+
+    Args:
+        what: one of its entries is, for messages.
+        entries: by name.
+        about: says in one line what an entry is.
+
+    Example:
+        >>> Listing("number", {"one": 1, "two": 2}, lambda number: f"the number {number}")
+        one  the number 1
+        two  the number 2
+    """
+
+    def __init__(self, what: str, entries: Mapping[str, T], about: Callable[[T], str]) -> None:
+        self._what, self._entries, self._about = what, entries, about
+
+    def __getitem__(self, name: str) -> T:
+        try:
+            return self._entries[name]
+        except KeyError:
+            hint = nearest(str(name), self._entries) if self._entries else "there are none"
+            raise UnknownName(f"{self._what} '{name}' is unknown: {hint}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        width = max(map(len, self._entries), default=0)
+        lines = (f"{name:<{width}}  {self._about(each)}" for name, each in self._entries.items())
+        return "\n".join(lines) or f"no {self._what}"
+
+    def _repr_html_(self) -> str:
+        rows = (
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(self._about(each))}</td></tr>"
+            for name, each in self._entries.items()
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+
+class UnknownName(UserError, KeyError):
+    """A mistake in one line, that mappings know as a missing key, for ``get`` and ``in``."""
+
+    __str__ = UserError.__str__
+
+
+def papers() -> Listing[Paper]:
+    """List the papers that are installed: what `coterie.train` trains.
+
+    Example:
+        >>> import coterie
+        >>> coterie.papers()["f3crec"].package
+        'continual'
+        >>> "f3crec" in coterie.papers()
+        True
+    """
+    return Listing("paper", installed.papers(), lambda paper: f"{paper.title} ({paper.reference})")
+
+
+def data_sets() -> Listing[DataSet]:
+    """List the data sets that are known by name; some are built in, others are downloaded.
+
+    Example:
+        >>> import coterie
+        >>> coterie.data_sets()["ml-100k"].core
+        10
+    """
+    return Listing("data set", registered.data_sets(), lambda entry: entry.about)
+
+
+# The federated methods for any module, by name, with what they take.
+
+_SUFFIX = "Settings"
+
+
+@dataclass(frozen=True)
+class FederatedMethod:
+    """A federated method.
+
+    Attributes:
+        name: by which it is called.
+        about: one line.
+        settings: the class of its settings, a dataclass whose fields are documented.
+    """
+
+    name: str
+    about: str
+    settings: type[FedAvgSettings]
+
+
+class Methods(Listing[FederatedMethod]):
+    """All methods by name, and the classes of their settings as attributes.
+
+    It is read when it is first looked into, which imports torch.
+
+    Example:
+        >>> import coterie
+        >>> coterie.methods["scaffold"].settings is coterie.methods.Scaffold
+        True
+        >>> coterie.methods.FedProx(mu=0.1, rounds=20).mu
+        0.1
+    """
+
+    def __init__(self) -> None:
+        super().__init__("method", {}, lambda method: method.about)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "_entries":
+            return _found()
+        return super().__getattribute__(name)
+
+    def __getattr__(self, name: str) -> type[FedAvgSettings]:
+        if not name.startswith("_"):
+            for method in self.values():
+                if _short(method) == name:
+                    return method.settings
+        raise AttributeError(f"coterie.methods has no '{name}'; it has {', '.join(self._short())}")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self._short()})
+
+    def _short(self) -> list[str]:
+        return [_short(method) for method in self.values()]
+
+
+def _found() -> dict[str, FederatedMethod]:
+    registry = heavy("coterie.core.methods.registry").METHODS
+    own = heavy("coterie.core.front.method_settings").classes()
+    return {
+        name: FederatedMethod(name, _about(method.settings), method.settings)
+        for name, method in registry.items()
+    } | {
+        name: FederatedMethod(name, _line(kind) or kind.__name__, method.settings)
+        for name, (kind, method) in own.items()
+    }
+
+
+def _about(settings: type) -> str:
+    """First line about the method itself, which stands with its own parameters if it has any."""
+    own = settings.__bases__[0]
+    return _line(own if own.__name__.endswith("Options") else settings)
+
+
+def _line(kind: type) -> str:
+    return (getdoc(kind) or "").partition("\n")[0].rstrip(".")
+
+
+def _short(method: FederatedMethod) -> str:
+    """What the class of settings is called here; within a method's class by the name of that."""
+    *around, name = method.settings.__qualname__.split(".")
+    return name.removesuffix(_SUFFIX) or [method.name, *around][-1]
+
+
+methods = Methods()

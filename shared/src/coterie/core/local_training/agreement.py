@@ -1,4 +1,4 @@
-"""Whether clients may be trained side by side: whether that gives the loss as it is written.
+"""Whether clients may be trained side by side, found out once for the samples of a block.
 
 Of clients with unequal batches a stack computes the losses of single samples and their mean, by
 `torch.func.vmap`. That is ``loss(batch)`` for a mean of something that depends on one sample, and
@@ -9,16 +9,17 @@ all samples, at parameters that are nobody's, and compared: values and gradients
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.samples import MASK
+from coterie.core.data.samples.samples import MASK, CountedBatches, SampleData
 from coterie.core.errors import Unstackable
-from coterie.core.local_training.gradients import ByAutograd, Gradient
-from coterie.core.local_training.losses import Batch, Loss, masked
+from coterie.core.local_training.losses import Batch, ByAutograd, Gradient, Loss, masked
 from coterie.core.local_training.row_optimizer import Params, multiplied_out
 from coterie.core.local_training.stacking import stacked
 from coterie.core.tensors.device import default_device
@@ -262,3 +263,71 @@ def _near(one: Tensor, other: Tensor, largest: float) -> bool:
     size = float(torch.maximum(one.detach().abs().max(), other.detach().abs().max()))
     allowed = eps**0.6 * size + 100 * eps * largest
     return bool((one - other).abs().max() <= allowed)
+
+
+# Which clients may be trained side by side: found out once for the samples of a block.
+
+Check = Callable[[SampleData], str | None]
+
+
+class Remembered:
+    """What a check finds of samples, of all that they were taken from: once.
+
+    So it depends on no chunk, on no order, and on nobody who has answered before.
+
+    Args:
+        check: of samples; what speaks against them, or None.
+
+    Example:
+        >>> import torch
+        >>> data = SampleData.from_clients([{"x": torch.ones(2)}, {"x": torch.ones(1)}])
+        >>> why = Remembered(lambda data: f"{len(data)} clients")
+        >>> why(data.take(torch.tensor([1])))
+        '2 clients'
+    """
+
+    def __init__(self, check: Check) -> None:
+        self._check, self._lock = check, threading.Lock()
+        self._found: dict[int, tuple[weakref.ref[SampleData], str | None]] = {}
+
+    def __call__(self, data: SampleData) -> str | None:
+        """What speaks against samples."""
+        whole = data.whole
+        with self._lock:  # threads that come meanwhile wait for it
+            found = self._found.get(id(whole))
+            if found is None or found[0]() is not whole:
+                self._found = {n: one for n, one in self._found.items() if one[0]() is not None}
+                found = self._found[id(whole)] = (weakref.ref(whole), self._check(whole))
+        return found[1]
+
+    def clear(self) -> None:
+        """Forget all: the module has changed."""
+        with self._lock:
+            self._found.clear()
+
+
+class Stackable:
+    """Batches that several clients get together only where nothing speaks against it.
+
+    Args:
+        batches: of clients.
+        why_not: says what does; asked when several are wanted.
+
+    Attributes:
+        per_epoch: as those of ``batches``.
+        steps: as those of ``batches``.
+    """
+
+    def __init__(self, batches: CountedBatches, why_not: Callable[[], str | None]) -> None:
+        self._batches, self.why_not = batches, why_not
+        self.per_epoch, self.steps = batches.per_epoch, batches.steps
+
+    def __call__(self, number: int, rows: Tensor) -> Batch:
+        """Batch ``number`` of the clients ``rows``.
+
+        Raises:
+            Unstackable: there are several, and something speaks against it.
+        """
+        if rows.numel() > 1 and (why := self.why_not()) is not None:
+            raise Unstackable(why)
+        return self._batches(number, rows)

@@ -11,10 +11,16 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import Unstackable
-from coterie.core.local_training.deferred import Deferred, ReadElsewhere
-from coterie.core.local_training.gradients import ByAutograd, Gradient, of_trained
-from coterie.core.local_training.losses import Batch, Loss, Pull, Slope
-from coterie.core.local_training.outer import Outer
+from coterie.core.local_training.linear_layers import Deferred, Outer, ReadElsewhere
+from coterie.core.local_training.losses import (
+    Batch,
+    ByAutograd,
+    Gradient,
+    Loss,
+    Pull,
+    Slope,
+    of_trained,
+)
 from coterie.core.local_training.row_optimizer import (
     Grads,
     Params,

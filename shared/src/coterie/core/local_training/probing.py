@@ -1,4 +1,4 @@
-"""What a module does when its loss is computed, tried on a copy before anything is trained.
+"""What a module does when its loss is computed: tried on a copy, and remembered.
 
 A loss is taken to be a function of a batch and of parameters. What it is not is told in one line
 before the first round: a loss that is no number, random draws that no key governs, tensors that are
@@ -9,6 +9,7 @@ as a plain loop would: one client after the other, every step by the module itse
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.alone import STATISTICS
 from coterie.core.local_training.losses import AsBatch, Batch, copied, one_number
 from coterie.core.local_training.stacking import drawing_nothing
-from coterie.core.local_training.watching import Unwatchable, attributes, reading
+from coterie.core.local_training.watching import Reading, Unwatchable, attributes, reading
 from coterie.core.tensors.device import brought
 from coterie.core.tensors.keys import Key
 
@@ -180,3 +181,72 @@ def _drawn() -> tuple[Any, ...]:
 
 def _equal(one: Tensor, other: Tensor) -> bool:
     return bool(torch.isclose(one, other, rtol=1e-4, atol=1e-7, equal_nan=True))
+
+
+# What is known of a module's loss beside its numbers: what it reads, what it changes.
+
+
+class Habits:
+    """Look at a module before each round.
+
+    Args:
+        module: has ``loss(batch)``.
+        as_batch: see `coterie.core.local_training.losses.MethodOf`.
+        training: mode in which it is tried; None = as it is.
+        draws: whether it may draw from torch's generator.
+
+    Attributes:
+        changing: what its loss changes beside its result; None where that is nothing, or not known.
+        watchable: whether all that it reads can be compared from round to round.
+    """
+
+    def __init__(
+        self, module: nn.Module, as_batch: AsBatch | None, training: bool | None, draws: bool
+    ) -> None:
+        self._module, self._as_batch, self._training = module, as_batch, training
+        self._seed = Key.from_seed(0).fold("habits") if draws else None
+        self._lock, self._tried = threading.Lock(), False
+        self.changing: str | None = None
+        self.watchable = True
+        self._reading = self._read()
+
+    def look(self, data: Samples, batch_size: int | None) -> bool:
+        """Look again; the first time its loss is tried, on a batch of some client.
+
+        Returns:
+            Whether what was made of the module must be made anew.
+
+        Raises:
+            UserError: it has no loss to train, see `coterie.core.local_training.probing`.
+        """
+        with self._lock:
+            tried = not self._tried and self._try(data, batch_size)
+            if self.changing is not None:  # the module itself is at work
+                return tried
+        return self.read_again()
+
+    def read_again(self) -> bool:
+        """Whether what was made of the module must be made anew, as it reads something else."""
+        with self._lock:
+            before, self._reading = self._reading, self._read()
+            return not self.watchable or before != self._reading
+
+    def _read(self) -> Reading | None:
+        try:
+            found = reading(self._module, self._as_batch)
+        except Unwatchable:
+            self.watchable = False
+            return None
+        self.watchable = True
+        return found
+
+    def _try(self, data: Samples, batch_size: int | None) -> bool:
+        some = (data.lengths > 0).nonzero().flatten()
+        if not some.numel():
+            return False
+        batch = first_batch(data, some[:1], batch_size)
+        self.changing = changes_itself(
+            self._module, batch, self._as_batch, self._training, self._seed
+        )
+        self._tried = True
+        return self.changing is not None

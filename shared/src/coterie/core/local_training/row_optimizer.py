@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam
 
-from coterie.core.local_training.outer import Outer, address, descended
-from coterie.core.local_training.sparse_rows import norms, scaled, touched
+from coterie.core.local_training.embedding_rows import norms, scaled, touched
+from coterie.core.local_training.linear_layers import Outer, address, descended
 from coterie.core.tensors import tree
 
 Params = dict[str, Tensor]  # name -> (C, ...)

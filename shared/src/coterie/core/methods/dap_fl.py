@@ -12,17 +12,15 @@ from coterie.core.agents.ddpg import DDPG, Agents, Experience
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.averaging import Weighted, mean_added, noted
-from coterie.core.methods.kit.divergence import has_diverged, restored
-from coterie.core.methods.kit.evaluation import Quality
-from coterie.core.methods.kit.fields import changed, measured
+from coterie.core.methods.kit.evaluation import Quality, has_diverged, restored
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.settings.dap_fl import DapFLSettings
+from coterie.core.methods.kit.uploads import Weighted, changed, mean_added, measured, noted
+from coterie.core.methods.settings.any_module import DapFLSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.expected import Count, Flag
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Step
+from coterie.core.protocol.uploads import Count, Flag
 from coterie.core.tensors.keys import Key
 
 _AGENT = {"agents", "last"}  # the private fields that an agent's choice depends on

@@ -10,7 +10,6 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.fields import measured
 from coterie.core.methods.kit.model_client import (
     UPDATE,
     GlobalModel,
@@ -20,8 +19,9 @@ from coterie.core.methods.kit.model_client import (
     QualityReport,
 )
 from coterie.core.methods.kit.training import same_for_all, towards
-from coterie.core.methods.settings.proximal import DittoSettings
-from coterie.core.protocol.step import Step
+from coterie.core.methods.kit.uploads import measured
+from coterie.core.methods.settings.any_module import DittoSettings
+from coterie.core.protocol.messages import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

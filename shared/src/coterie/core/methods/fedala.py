@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.samples.samples import MiniBatches, Samples, in_memory
-from coterie.core.data.samples.shares import divide, share_counts
-from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples, divide, share_counts
 from coterie.core.local_training.fit import Fitted, fit
 from coterie.core.local_training.losses import Batch
 from coterie.core.local_training.row_optimizer import Grads, Params, RowSGD, RowState
-from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.parts import last_layers, without
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.settings.personal import FedALASettings
-from coterie.core.protocol.step import Step
+from coterie.core.methods.kit.uploads import changed, measured
+from coterie.core.methods.settings.any_module import FedALASettings
+from coterie.core.protocol.messages import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

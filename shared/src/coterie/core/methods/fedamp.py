@@ -13,10 +13,9 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
-from coterie.core.methods.settings.proximal import FedAMPOptions, FedAMPSettings
+from coterie.core.methods.settings.any_module import FedAMPOptions, FedAMPSettings
 from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.messages import Down, carries
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Step, carries
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

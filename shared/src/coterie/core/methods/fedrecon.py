@@ -10,14 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData, batch_counts, in_memory
-from coterie.core.data.samples.shares import divide, share_counts
-from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.data.samples.split_samples import SplitSamples, divide, share_counts
 from coterie.core.errors import UserError
 from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.averaging import WeightedSum
-from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.model_client import (
     GlobalModel,
     ModelClient,
@@ -28,10 +25,10 @@ from coterie.core.methods.kit.model_client import (
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.kit.parts import matching, part, without
 from coterie.core.methods.kit.training import LocalTraining, changes, same_for_all
-from coterie.core.methods.settings.personal import FedReconSettings
+from coterie.core.methods.kit.uploads import WeightedSum, changed, counted, measured
+from coterie.core.methods.settings.any_module import FedReconSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.messages import Down, carries
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Step, carries
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -23,13 +23,12 @@ from coterie.core.local_training.row_optimizer import (
     multiplied_out,
 )
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.fields import changed, measured
-from coterie.core.methods.kit.head import HEAD, with_head
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
-from coterie.core.methods.kit.parts import matching, part, without
+from coterie.core.methods.kit.parts import HEAD, matching, part, with_head, without
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.settings.personal import FedRODSettings
-from coterie.core.protocol.step import Step
+from coterie.core.methods.kit.uploads import changed, measured
+from coterie.core.methods.settings.any_module import FedRODSettings
+from coterie.core.protocol.messages import Step
 from coterie.core.tensors.keys import Key
 
 _OWN, _PRIOR = "personal.", "prior"  # before the names of the personal head; γ log N_{m,c}

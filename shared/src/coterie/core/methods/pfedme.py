@@ -18,7 +18,6 @@ from coterie.core.local_training.row_optimizer import (
     RowState,
     multiplied_out,
 )
-from coterie.core.methods.kit.averaging import Weighted, noted
 from coterie.core.methods.kit.model_client import (
     UPDATE,
     GlobalModel,
@@ -28,9 +27,10 @@ from coterie.core.methods.kit.model_client import (
 )
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.settings.proximal import PFedMeSettings
+from coterie.core.methods.kit.uploads import Weighted, noted
+from coterie.core.methods.settings.any_module import PFedMeSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

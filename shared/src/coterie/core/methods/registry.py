@@ -11,24 +11,28 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.local_training.losses import AsBatch
+from coterie.core.methods.bounds import CentralClient, CentralServer, LocalClient, LocalServer
 from coterie.core.methods.dap_fl import DapFLClient, DapFLServer, DapFLSettings
 from coterie.core.methods.ditto import DittoClient, DittoServer, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer, FedAMPSettings
 from coterie.core.methods.fedamp import check_for as fedamp_fits
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.fedavg import (
+    FedAvgClient,
+    FedAvgServer,
+    FedAvgSettings,
+    FedProxClient,
+    FedProxSettings,
+)
 from coterie.core.methods.feddyn import FedDynClient, FedDynServer, FedDynSettings
 from coterie.core.methods.feddyn import check_for as feddyn_fits
-from coterie.core.methods.fedprox import FedProxClient, FedProxSettings
 from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
 from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer, ServerSamples
 from coterie.core.methods.pfedme import PFedMeClient, PFedMeServer, PFedMeSettings
-from coterie.core.methods.reference.central import CentralClient, CentralServer
-from coterie.core.methods.reference.local import LocalClient, LocalServer
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
-from coterie.core.methods.settings.reference import CentralSettings, LocalSettings
+from coterie.core.methods.settings.any_module import CentralSettings, LocalSettings
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
@@ -100,7 +104,7 @@ def settings_of(
 
     Example:
         >>> from types import SimpleNamespace
-        >>> from coterie.core.methods.settings.proximal import FedProxOptions
+        >>> from coterie.core.methods.settings.any_module import FedProxOptions
         >>> settings_of("fedprox", {"lr": 0.5}, SimpleNamespace(fedprox=FedProxOptions(mu=2.0))).mu
         2.0
     """

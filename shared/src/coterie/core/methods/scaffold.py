@@ -10,16 +10,14 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.averaging import Weighted, noted
-from coterie.core.methods.kit.fields import changed, measured
 from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.kit.training import changes, same_for_all
-from coterie.core.methods.settings.drift import ScaffoldSettings
+from coterie.core.methods.kit.uploads import Weighted, changed, measured, noted
+from coterie.core.methods.settings.any_module import ScaffoldSettings
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.messages import carries
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Step, carries
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -9,11 +9,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.metrics.ranking import ndcg, recall
-from coterie.core.metrics.target_ranks import ScoreRows, copies_of, find_targets
-from coterie.core.protocol.expected import Number
+from coterie.core.metrics.ranking import ScoreRows, copies_of, find_targets, ndcg, recall
 from coterie.core.protocol.messages import EVERYTHING, Report, Reveals, leaves
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.protocol.uploads import Number
+from coterie.core.tensors.stacked import Ragged
 
 Split = Literal["valid", "test"]
 """Which items are to be found."""

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coterie.core.models.batches import Pairs, Triples
-from coterie.core.models.recommender import Recommender, bce, bpr, table
+from coterie.core.models.recommender import Pairs, Recommender, Triples, bce, bpr, table
 from coterie.core.tensors.device import without_autocast
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 class LightGCN(Recommender):

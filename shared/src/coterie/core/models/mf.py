@@ -7,9 +7,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coterie.core.models.batches import Pairs, Triples
-from coterie.core.models.recommender import Recommender, rows_of, table
-from coterie.core.models.side_information import NO_SIDES, SideMap, Sides, side_map
+from coterie.core.models.recommender import (
+    NO_SIDES,
+    Pairs,
+    Recommender,
+    SideMap,
+    Sides,
+    Triples,
+    rows_of,
+    side_map,
+    table,
+)
 from coterie.core.tensors.keys import Key
 
 Biases = Literal["additive", "broadcast"]

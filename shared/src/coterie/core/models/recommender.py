@@ -1,14 +1,124 @@
-"""What every recommender of users and items has in common."""
+"""What recommenders of users and items have in common: batches, layers, side information."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coterie.core.models.batches import Pairs, Triples
+from coterie.core.tensors.stacked import Ragged
+
+
+class Pairs(NamedTuple):
+    """Labelled (user, item) pairs, for pointwise losses."""
+
+    user: Tensor  # (B,) int64
+    item: Tensor  # (B,) int64
+    label: Tensor  # (B,) float, 1 for a positive, 0 for a negative
+
+
+class Triples(NamedTuple):
+    """A positive and a negative item of the same user, for pairwise losses."""
+
+    user: Tensor  # (B,) int64
+    positive: Tensor  # (B,) int64
+    negative: Tensor  # (B,) int64
+
+
+@dataclass(frozen=True)
+class RankingBatch:
+    """Users to rank all items for."""
+
+    user: Tensor  # (C,) int64
+    excluded: Ragged  # C rows of items left out of the ranking
+    targets: Ragged  # C rows of items to find
+
+    def to(self, device: torch.device | str, **options: Any) -> RankingBatch:
+        """Copy the users to a device; the rows stay on the CPU, where ranks are counted."""
+        return RankingBatch(self.user.to(device, **options), self.excluded, self.targets)
+
+
+# Dense layers, drawn by torch's current generator.
+
+
+def hidden_layer(inputs: int, outputs: int) -> nn.Linear:
+    """A hidden layer: weights as in Glorot and Bengio (2010), biases 0."""
+    layer = nn.Linear(inputs, outputs)
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def output_layer(width: int, offset: bool = False) -> nn.Linear:
+    """A layer of one output: weights uniform as in LeCun et al. (1998).
+
+    Args:
+        width: of its input.
+        offset: whether a constant is added; it starts at 0.
+    """
+    layer = nn.Linear(width, 1, bias=offset)
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="linear")
+    if offset:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+# What is known of users and items beside who had what: profiles, genres.
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Features of all users and of all items, where there are any.
+
+    Attributes:
+        users: ``(n_users, d_u)`` or None.
+        items: ``(n_items, d_i)`` or None.
+    """
+
+    users: Tensor | None = None
+    items: Tensor | None = None
+
+    def __len__(self) -> int:
+        return sum(features is not None for features in (self.users, self.items))
+
+
+NO_SIDES = Sides()
+"""Nothing is known but who had what."""
+
+
+class SideMap(nn.Module):
+    """Features x of users or items, mapped by a linear layer to W x + b.
+
+    The features are constants: they are in no state dict, and nothing trains them.
+
+    Args:
+        features: ``(n, d)``.
+        dim: width of what is given.
+    """
+
+    features: Tensor
+
+    def __init__(self, features: Tensor, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("features", features, persistent=False)
+        self.map = hidden_layer(features.shape[1], dim)
+
+    def forward(self, number: Tensor | None) -> Tensor:
+        """Map those of some numbers, ``(...)`` -> ``(..., dim)``; None = of all, ``(n, dim)``."""
+        mapped: Tensor = self.map(self.features if number is None else self.features[number])
+        return mapped
+
+
+def side_map(features: Tensor | None, dim: int) -> SideMap | None:
+    """Make a map drawn by torch's current generator; None where nothing is known."""
+    return None if features is None else SideMap(features, dim)
+
+
+# What every recommender of users and items has in common.
 
 
 class Recommender(nn.Module, ABC):

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from coterie.core.errors import UserError, nearest
 from coterie.core.privacy.noise import NOISES, Clip, EntryClip
 from coterie.core.privacy.releases import releasing
-from coterie.core.protocol.middleware import Middleware, OfSteps
+from coterie.core.protocol.client import Middleware, OfSteps
 
 if TYPE_CHECKING:
-    from coterie.core.protocol.step import AnyStep
+    from coterie.core.protocol.messages import AnyStep
     from coterie.core.settings.sections import PrivacySettings
 
     Steps = Mapping[str, AnyStep[Any, Any]]

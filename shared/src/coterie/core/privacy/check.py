@@ -12,8 +12,8 @@ from torch import Tensor
 from coterie.core.protocol.messages import EVERYTHING, Down, Private, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import Rows
+from coterie.core.tensors.stacked import Ragged
 
 Perturb = Callable[[Any], Any]
 

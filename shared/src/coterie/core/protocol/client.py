@@ -1,20 +1,20 @@
-"""The client half of an algorithm. Imports neither lightning nor the server half."""
+"""The client half of an algorithm, and what its uploads pass. Imports no server half."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from torch import Tensor
 
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.messages import Private
-from coterie.core.protocol.step import AnyStep, Form
+from coterie.core.protocol.messages import AnyStep, Form, Private
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.core.wire.travel import holds
+from coterie.core.tensors.stacked import Ragged
+from coterie.core.wire.annotations import holds
 
 P = TypeVar("P", bound=Private)
 X = TypeVar("X")
@@ -131,3 +131,43 @@ class RecommendsItems(Generic[P]):
     def adapt(self, down: Any, history: Ragged, key: Key) -> P:
         """Fit the private state of C newcomers to their items with the public part fixed."""
         raise NotImplementedError(f"{type(self).__name__} does not adapt to newcomers")
+
+
+# Middleware: what an upload passes between the client's step and the transport.
+
+
+class Middleware(Protocol):
+    """A change made on the client's side to its stacked upload before it leaves."""
+
+    def __call__(self, up: Any, key: Key) -> Any:
+        """Return the changed upload; ``key`` holds the clients' own keys, ``(C,)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class OfSteps:
+    """A layer for the uploads of some steps alone.
+
+    Attributes:
+        layer: what they pass.
+        steps: names of the steps.
+    """
+
+    layer: Middleware
+    steps: tuple[str, ...]
+
+    def __call__(self, up: Any, key: Key) -> Any:
+        """Return the upload, of one of the steps, as the layer changes it."""
+        return self.layer(up, key)
+
+
+def layers_of(step: str, layers: Sequence[Middleware]) -> list[Middleware]:
+    """What the uploads of a step pass, in order.
+
+    Example:
+        >>> def halve(up, key):
+        ...     return up / 2
+        >>> len(layers_of("fit", [halve, OfSteps(halve, ("send",))]))
+        1
+    """
+    return [one for one in layers if not isinstance(one, OfSteps) or step in one.steps]

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.federation.alike import check_constants
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, check_constants
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.bound import bound_to
+from coterie.core.run.checkpoint import bound_to
 from coterie.core.run.experiment import Experiment
-from coterie.core.tensors.digest import digest
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.saved import digest
 
 _CARDS: WeakKeyDictionary[Experiment[Any], Card] = WeakKeyDictionary()
 """Of experiments that were taken apart: not every one can make its federation twice."""

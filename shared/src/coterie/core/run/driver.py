@@ -11,24 +11,25 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.alike import check_alike
-from coterie.core.federation.cohort import ExchangeCohort
-from coterie.core.federation.exchange import Exchange
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.cohort import Exchange, ExchangeCohort
+from coterie.core.federation.federation import Federation, check_alike
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
+from coterie.core.kernels.switch import kernels
 from coterie.core.local_training.step_count import counting_steps
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.cohort import Journal
 from coterie.core.protocol.run_keys import RunKeys
-from coterie.core.run.bound import Bound, bound_to, check_bound
+from coterie.core.run.checkpoint import Bound, bound_to, check_bound
+from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, as_written, computing_on, moved
 from coterie.core.tensors.keys import Key
-from coterie.core.wire.restoring import restore
+from coterie.core.wire.annotations import restore
 
 Measured = dict[str, tuple[Tensor, Tensor]]
 """Measurements of clients: name -> ids and values, both ``(R,)``."""
@@ -310,3 +311,22 @@ class FederatedRun:
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")
+
+
+# What a run asks of the whole process while it computes: threads of torch, and kernels.
+
+
+@contextmanager
+def computing_as(engine: EngineSettings) -> Iterator[None]:
+    """Give the process a run's threads and kernels for a while; after it the caller has its own.
+
+    Args:
+        engine: section of the run's settings.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(engine.threads)
+    try:
+        with kernels(engine.kernels == "auto"):
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,18 +1,21 @@
-"""What a paper gives to the command line: one run's data, halves and description."""
+"""What a paper gives to the command line: one run's data, halves, description and needs."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
+from rich.filesize import decimal
 from torch import Tensor
 
-from coterie.core.data.interactions.digest import data_digest
-from coterie.core.data.interactions.dropped import Dropped
-from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.canonical import data_digest
+from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
@@ -21,18 +24,101 @@ from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.estimate import Need
 from coterie.core.run.runfolder import located
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
 from coterie.core.tensors.device import choose_device, computing_on
-from coterie.core.tensors.digest import digest
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.saved import digest
+from coterie.core.tensors.stacked import Ragged
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
     from coterie.core.run.driver import FederatedRun
+
+
+FASTEST = 1e13
+"""Operations a second of a fast accelerator: what is merely slow here is not refused."""
+STEP = 1e-4
+"""Seconds that a step of an optimiser takes at least, however small it is."""
+_DAY = 24 * 3600
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one part of a run needs at least.
+
+    Attributes:
+        what: the part, as ``the item tables``.
+        settings: dotted keys that it grows with.
+        memory: bytes that it holds at a time.
+        operations: of a round.
+        steps: of a round, one after another.
+    """
+
+    what: str
+    settings: tuple[str, ...]
+    memory: int = 0
+    operations: int = 0
+    steps: int = 0
+
+    @property
+    def days(self) -> float:
+        """What a round takes, on the fastest machine."""
+        return max(self.operations / FASTEST, self.steps * STEP) / _DAY
+
+
+def check(needs: Sequence[Need], memory: int | None = None) -> None:
+    """Refuse a run that this machine cannot hold, or whose rounds would not end within a day.
+
+    Estimates are from below, so what is refused is hopeless.
+
+    Args:
+        needs: of all parts.
+        memory: bytes of the machine; default is asked of the system.
+
+    Raises:
+        UserError: it needs too much; what was estimated and what to lower is named.
+
+    Example:
+        >>> check([Need("the item table", ("model.dim",), memory=8 << 40)], memory=16 << 30)
+        Traceback (most recent call last):
+        ...
+        coterie.core.errors.UserError: the item table would take about 8.8 TB of memory, and this \
+machine has 17.2 GB: lower --model.dim
+    """
+    if not needs:
+        return
+    here = machine_memory() if memory is None else memory
+    largest = max(needs, key=lambda need: need.memory)
+    if sum(need.memory for need in needs) > here:
+        raise UserError(
+            f"{largest.what} would take about {decimal(largest.memory)} of memory, and this "
+            f"machine has {decimal(here)}: lower {_flags(largest)}"
+        )
+    longest = max(needs, key=lambda need: need.days)
+    if longest.days > 1:
+        raise UserError(
+            f"{longest.what} would take about {longest.days:.2g} days a round, on the fastest "
+            f"machine: lower {_flags(longest)}"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory, or of the part that this process may use."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # not there, or "max"
+            found.append(int(limit.read_text()))
+    return min(found)
+
+
+def _flags(need: Need) -> str:
+    return " or ".join(f"--{key}" for key in need.settings)
+
+
+# What a paper gives to the command line: one run's data, halves and description.
 
 Settings = TypeVar("Settings", bound=BaseSettings)
 

@@ -151,7 +151,7 @@ def _ids(table: Table, found: Mapping[str, str]) -> list[str]:
     """Ids of the rows' items, as the run calls them."""
     if "domain" not in found:
         return table.strings(found["item"])
-    from coterie.core.data.sources.item_domains import domain_column, in_domains
+    from coterie.core.data.sources.own_file import domain_column, in_domains
 
     domain = domain_column(table, found["domain"])
     ids: list[str] = in_domains(domain, table.coded(found["item"])).to_pylist()

@@ -19,12 +19,10 @@ from typing import Any
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
-from coterie.core.registry.data_sets import data_sets
-from coterie.core.registry.hub_names import stem
+from coterie.core.registry.data_sets import data_sets, stem
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.run.lock import holder, in_use
-from coterie.core.settings.config_files import Source, read_config, read_text, read_yaml
-from coterie.core.settings.configuration import to_yaml
+from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
 from coterie.core.settings.schema import build, values_of
 
 _SPEED = ("engine.device", "engine.chunk", "engine.threads", "engine.kernels", "engine.workers")

@@ -11,19 +11,22 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.dropped import in_words
-from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.interactions import Interactions, in_words
 from coterie.core.data.sources.catalogue import load as load_data
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.bound import check_data_there, check_settings, naming
-from coterie.core.run.checkpoint import LAST, read_checkpoint
-from coterie.core.run.driver import FederatedRun
+from coterie.core.run.checkpoint import (
+    LAST,
+    check_data_there,
+    check_settings,
+    naming,
+    read_checkpoint,
+)
+from coterie.core.run.driver import FederatedRun, computing_as
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.histories import read_history
-from coterie.core.run.process import computing_as
 from coterie.core.run.recommendation_files import (
     Recommendations,
     check_out,
@@ -31,7 +34,7 @@ from coterie.core.run.recommendation_files import (
 )
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.sections import DataSettings
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 _BATCH = 256  # users who are ranked at once
 
@@ -44,7 +47,7 @@ def open_run(
     """Load a run's data and the state of its last checkpoint.
 
     The caller's process keeps its threads and kernels; who computes with the run uses
-    `coterie.core.run.process.computing_as` to have those of the run.
+    `coterie.core.run.driver.computing_as` to have those of the run.
 
     Args:
         run: its folder.

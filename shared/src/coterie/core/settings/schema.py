@@ -11,7 +11,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from coterie.core.errors import UserError
-from coterie.core.settings.trainer import ELSEWHERE
+from coterie.core.settings.base import ELSEWHERE
 
 Settings = TypeVar("Settings")
 

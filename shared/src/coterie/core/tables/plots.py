@@ -1,19 +1,21 @@
-"""Bars, lines, curves, heat maps, histograms and differences with their spread, as PNG files."""
+"""Bars, lines, curves, heat maps, histograms and differences over seeds, as PNG files."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coterie.core.figures import draw_png
 from coterie.core.files import writing
-from coterie.core.tables.paired import Comparison, Spread
+from coterie.core.tables.paired import Comparison, Spread, spread
+from coterie.core.tables.result import NAN, RunResult, known
 
 _MOST_TICKS = 8
 _N_COLOURS = 10  # of matplotlib's cycle
@@ -306,3 +308,75 @@ def _legend_above(axes: Any) -> None:
 
 def _sd(spreads: Iterable[Spread]) -> list[float]:
     return [s.sd if s.n > 1 else 0.0 for s in spreads]
+
+
+# Curves over rounds and bars of groups, as means over seeds.
+
+Rounds = Callable[[RunResult], Sequence[float]]
+"""One value a round."""
+_MOST_POINTS = 250
+
+
+def mean_curve(results: Sequence[RunResult], y: Rounds, x: Rounds | None = None) -> Curve:
+    """Average the runs of all seeds at each measured round; one that has stopped stays.
+
+    Args:
+        results: one a seed.
+        y: one value a round; NaN where there is none.
+        x: likewise, as the cumulative steps; None = the number of the round.
+    """
+    longest = max((result.rounds for result in results), default=0)
+    measured = _stacked([y(result) for result in results], longest)
+    held = _held(measured)
+    steps = [range(1, longest + 1)] if x is None else [x(result) for result in results]
+    across = _held(_stacked(steps, longest))
+    shown = _thinned(np.flatnonzero(~np.isnan(measured).all(0)).tolist())
+    return Curve(
+        [float(across[:, place].mean()) for place in shown],
+        [spread(known(held[:, place])) for place in shown],
+    )
+
+
+def curves(
+    runs: Mapping[str, Sequence[RunResult]],
+    name: str,
+    labels: tuple[str, str],
+    x: Rounds | None = None,
+    legend: bool = True,
+) -> Curves:
+    """Draw one number of several groups of runs.
+
+    Those that never noted it have a curve without points, so that colours do not move. The other
+    arguments are as in `mean_curve` and `Curves`.
+    """
+    found = {
+        label: mean_curve(results, lambda run: run.curve(name), x)
+        for label, results in runs.items()
+    }
+    return Curves(*labels, found, legend)
+
+
+def bars(label: str, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> Bars:
+    """Bars of means with one standard deviation; what is known only."""
+    return Bars(
+        label, {g: {n: spread(known(v)) for n, v in part.items()} for g, part in groups.items()}
+    )
+
+
+def _stacked(runs: Sequence[Sequence[float]], length: int) -> NDArray[np.float64]:
+    table = np.full((len(runs), length), NAN)
+    for row, values in zip(table, runs, strict=True):
+        row[: len(values)] = values
+    return table
+
+
+def _held(table: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where a run has no value, its last one; NaN before the first."""
+    last = np.where(np.isnan(table), 0, np.arange(table.shape[1]))
+    return np.take_along_axis(table, np.maximum.accumulate(last, axis=1), axis=1)
+
+
+def _thinned(places: list[int]) -> list[int]:
+    step = -(-len(places) // _MOST_POINTS) or 1
+    kept = places[::step]
+    return kept if not places or kept[-1] == places[-1] else [*kept, places[-1]]

@@ -9,8 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from coterie.core.tensors.ragged import Ragged
-from coterie.core.tensors.stacked import Stacked
+from coterie.core.tensors.stacked import Ragged, Stacked
 
 R = TypeVar("R", bound="Rows")
 INDEX_BYTES = 4  # a row number travels as int32

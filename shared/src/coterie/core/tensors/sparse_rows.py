@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.kernels import switch
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import Rows, TouchedRows
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

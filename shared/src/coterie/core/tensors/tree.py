@@ -301,7 +301,7 @@ def where_rows(rows: Tensor, these: T, others: T) -> T:
 def to_plain(tree: Any) -> Any:
     """Turn dataclasses into dicts, for a checkpoint that holds tensors and plain values only.
 
-    What only grows stays whole: `coterie.core.tensors.entries` knows how it is kept.
+    What only grows stays whole: `coterie.core.tensors.saved` knows how it is kept.
     """
     kind = _kind(tree)
     if kind == "sequence":

@@ -15,7 +15,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from coterie.core.errors import UserError
-from coterie.core.training.checkpoint_io import RunCheckpointIO
+from coterie.core.training.callbacks.checkpoints import RunCheckpointIO
 
 _AVERAGES = "it averages the module's own parameters, which rounds do not train"
 _PARAMETERS = "it changes the module's own parameters, which rounds do not train"

@@ -23,15 +23,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from coterie.core.errors import UserError
-from coterie.core.run.bound import check_settings
+from coterie.core.run.checkpoint import check_settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.training.callbacks.blocks import Blocks, let_stop
+from coterie.core.training.callbacks.checkpoints import RunCheckpointIO
 from coterie.core.training.callbacks.notes import Costs, Refusals
 from coterie.core.training.callbacks.progress import RoundProgress
-from coterie.core.training.checkpoint_io import RunCheckpointIO
 from coterie.core.training.checks import check_callbacks, check_data, check_trainer
-from coterie.core.training.loggers.contract import Measured, RoundLogger
+from coterie.core.training.loggers.rounds import Measured, RoundLogger
 
 _TICK: Any = [torch.zeros(1)]  # a batch of one, so that callbacks need not say so when they log
 

@@ -1,4 +1,4 @@
-"""`coterie train`: run a paper's experiment in a run folder."""
+"""`coterie train`: run a paper's experiment in a run folder, and say what came of it."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import torch
 from lightning.pytorch import callbacks as theirs
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from rich.text import Text
 
-from coterie.core.data.interactions.dropped import in_words
+from coterie.core.data.interactions.interactions import in_words
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.selection import Selecting, unmeasured
@@ -22,25 +23,175 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
-from coterie.core.run.checkpoint import LAST
-from coterie.core.run.console import show_data, show_results, show_stopped
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.estimate import check
-from coterie.core.run.experiment import Experiment
-from coterie.core.run.resuming import open_folder
-from coterie.core.run.runfolder import RunFolder, Summary
+from coterie.core.run.experiment import Experiment, check
+from coterie.core.run.lock import held
+from coterie.core.run.runfolder import RunFolder, Summary, resumable
 from coterie.core.settings.schema import values_of
+from coterie.core.terminal import console, folded, table, width
 from coterie.core.training.callbacks.checkpoints import Checkpoints
-from coterie.core.training.callbacks.curves import Curves
+from coterie.core.training.callbacks.files import Curves, TranscriptFile
 from coterie.core.training.callbacks.given_again import GivenAgain
 from coterie.core.training.callbacks.notes import Costs, PrivacyBudget, Refusals, StreamScore
 from coterie.core.training.callbacks.progress import RoundProgress
-from coterie.core.training.callbacks.transcript import TranscriptFile
 from coterie.core.training.checks import check_callbacks, check_objects
-from coterie.core.training.loggers.metrics_csv import MetricsLogger
+from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RunCard, wandb_logger
 from coterie.core.training.module import FederatedModule
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
+
+
+@contextmanager
+def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
+    """Open the run to resume, or make a new folder, and keep others from training there meanwhile.
+
+    See `RunFolder.for_settings`. A complete run that gets more rounds is an unfinished one from
+    then on.
+
+    Raises:
+        UserError: as there, or the run cannot go on with so many rounds, or another process trains
+            it; the folder is as it was.
+    """
+    if not settings.run.resume:
+        folder = RunFolder.create(paper, settings)
+        with held(folder.path):
+            yield folder
+        return
+    path = resumable(paper, settings)
+    with held(path):
+        RunFolder.open(path, settings)
+        stored = values_of(RunFolder.open(path).settings)["rounds"]
+        wanted = values_of(settings)["rounds"]
+        if stored != wanted and reopened(federation, path, wanted):
+            summary = path / "summary.json"
+            with writing(summary):
+                summary.unlink(missing_ok=True)
+        yield RunFolder.for_settings(paper, settings)
+
+
+def reopened(federation: Federation, path: Path, rounds: int) -> bool:
+    """Check that a run may go on with another number of rounds; say whether it was complete.
+
+    Raises:
+        UserError: it may not, or its checkpoint is damaged or of another run.
+    """
+    last = path / "checkpoints" / LAST
+    if not last.is_file():
+        return False
+    run = FederatedRun(federation)
+    run.load_plain(read_checkpoint(last)["federation"])
+    done = run.finished
+    why = _obstacle(run, rounds)
+    if why is not None:
+        flag = "" if done else "leave the flag out, or "
+        raise UserError(
+            f"cannot resume {path} with 'rounds' {rounds}: {why}; {flag}start a new run without "
+            "--resume"
+        )
+    return run.reopened
+
+
+def _obstacle(run: FederatedRun, rounds: int) -> str | None:
+    """What is against another number of rounds; a complete run is reopened if there is nothing."""
+    complete = run.finished
+    try:
+        run.reopen()
+        run.federation.server.change_rounds(run.server_state, run.block_history, rounds)
+    except UserError as error:
+        return str(error)
+    if run.block_open and not complete and run.ends_here():
+        return f"it has done {run.block_round} already"
+    if run.finished:
+        return f"it came to its end by itself in round {run.round}, more change nothing"
+    if run.block > 0 or (run.block == 0 and not run.block_open):
+        return "earlier blocks had another number"
+    return None
+
+
+# What `coterie train` prints before and after a run.
+
+_MOST_CLIENTS = 20  # rows of a table that one still reads
+
+
+def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
+    """Print what is trained on what, with the statistics of every block."""
+    settings = experiment.settings
+    printed = console(soft_wrap=True)
+    about = (
+        f": {settings.method} ({settings.reading} reading), "
+        f"seed {settings.seed}, on {experiment.source}"
+    )
+    text = Text(_folded(paper.name + about))
+    text.stylize("bold", 0, len(paper.name))
+    printed.print(text)
+    if rows := experiment.describe_data():
+        printed.print(_table(rows))
+    for line in in_words(experiment.left_out()):
+        printed.print(_folded(f"Rows {line}"))
+
+
+def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
+    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
+
+    Many clients are left to the file ``clients.json``.
+    """
+    printed = console(soft_wrap=True)
+    if clients and len(clients) <= _MOST_CLIENTS:
+        printed.print(_table(clients))
+    metrics = [
+        {"metric": name, "ours": value, "paper": summary.reference.get(name, "")}
+        for name, value in summary.metrics.items()
+    ]
+    printed.print(_table(metrics))
+    for note in summary.notes:
+        printed.print(_folded(f"Note: {note}"))
+    printed.print(
+        _folded(
+            f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
+            f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB"
+        )
+    )
+    printed.print(_folded(f"written to {folder}: {', '.join(_there(folder))}"))
+
+
+def _there(folder: Path) -> list[str]:
+    """List what a run writes, without a figure that could not be drawn."""
+    figure = ["curves.png"] * (folder / "curves.png").is_file()
+    others = ["ledger.json", "config.yaml", "checkpoints/"]
+    return ["summary.json", "metrics.csv", *figure, *others]
+
+
+def show_stopped(folder: Path | None, rounds: int) -> None:
+    """Say that the Trainer stopped a run before its end, and what can be done with what is kept."""
+    text = f"stopped by the Trainer after round {rounds}, before the run's end: " + (
+        f"--resume goes on, coterie evaluate --run {folder} measures it as it is"
+        if folder is not None
+        else "a run to try things out, nothing of it is kept"
+    )
+    console(soft_wrap=True).print(_folded(text))
+
+
+def _folded(text: str) -> str:
+    return "\n".join(folded(text, width()))
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    """Lay out rows; a table of a run has no other place where columns are that had no room."""
+    texts = [{name: _cell(value) for name, value in row.items()} for row in rows]
+    numbers = {name for name in rows[0] if all(isinstance(row[name], int | float) for row in rows)}
+    return "\n".join(table(texts, width(), numbers))
+
+
+def _cell(value: Any) -> str:
+    if value != value:
+        return "unknown"
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:.4f}"
+    return f"{int(value):,}" if isinstance(value, int | float) else str(value)
+
+
+# `coterie train`: run a paper's experiment in a run folder.
 
 
 def train(

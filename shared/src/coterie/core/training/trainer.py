@@ -18,10 +18,10 @@ from lightning.pytorch import callbacks as theirs
 from lightning.pytorch import loggers
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.quiet import quiet
 from coterie.core.run.driver import FederatedRun
-from coterie.core.settings.trainer import TrainerSettings
+from coterie.core.settings.base import TrainerSettings
 from coterie.core.tensors.device import devices
+from coterie.core.terminal import quiet
 from coterie.core.training.checks import check_callbacks
 from coterie.core.training.module import FederatedModule
 

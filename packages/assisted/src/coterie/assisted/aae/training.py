@@ -2,24 +2,107 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.assisted.aae.batches import Draws, RowBatches
-from coterie.assisted.aae.dense import dense_loss
-from coterie.assisted.aae.inputs import Inputs
-from coterie.assisted.aae.network import AAE, Params
-from coterie.assisted.aae.packing import Packing
-from coterie.assisted.aae.passes import value_and_gradients
-from coterie.assisted.aae.pattern import Pattern
+from coterie.assisted.aae.batches import Batch, Draws, RowBatches
+from coterie.assisted.aae.cells import Cells, Inputs, Pattern
+from coterie.assisted.aae.network import AAE, DECODER, RATINGS, Params, value_and_gradients
 from coterie.assisted.objective import Objective, Squared
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import Batch as Named
 from coterie.core.local_training.row_optimizer import RowAdam, RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
+
+_LARGE = 1 << 16
+_REST = "small ones"
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Two forms of parameters: as they are named, and with all small ones in one tensor.
+
+    Clipping and Adam cost the same for a small tensor as for a few thousand numbers; with twenty
+    of them that is a seventh of a step. Large ones stay as they are, so that nothing is copied.
+
+    Attributes:
+        shapes: of the named parameters.
+
+    Example:
+        >>> packing = Packing({"a": (2,), "b": (1, 1)})
+        >>> packed = packing.pack({"a": torch.ones(2), "b": torch.zeros(1, 1)})
+        >>> {name: value.tolist() for name, value in packed.items()}
+        {'small ones': [1.0, 1.0, 0.0]}
+        >>> packing.unpack(packed)["b"].tolist()
+        [[0.0]]
+    """
+
+    shapes: dict[str, tuple[int, ...]]
+
+    def pack(self, named: Params) -> Params:
+        """Copy the small ones into one tensor."""
+        packed = {name: named[name] for name in self._large}
+        return packed | {_REST: torch.cat([named[name].flatten() for name in self._sizes])}
+
+    def unpack(self, packed: Params) -> Params:
+        """Name them again; nothing is copied."""
+        named = {name: packed[name] for name in self._large}
+        parts = zip(self._sizes, packed[_REST].split(list(self._sizes.values())), strict=True)
+        return named | {name: part.view(self.shapes[name]) for name, part in parts}
+
+    @cached_property
+    def _large(self) -> list[str]:
+        return [name for name, shape in self.shapes.items() if math.prod(shape) >= _LARGE]
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Numbers in each small parameter."""
+        sizes = {name: math.prod(shape) for name, shape in self.shapes.items()}
+        return {name: size for name, size in sizes.items() if size < _LARGE}
+
+
+# The same loss by plain dense operations, for autograd: what is compared with.
+
+
+def dense_loss(params: Params, batch: Batch, loss: Objective) -> Tensor:
+    """Compute the mean loss over the cells of a batch, ``()``, with all ``(B, n_outputs)`` outputs.
+
+    As `coterie.assisted.aae.network.value_and_gradients`, and differentiable.
+    """
+    ratings = _dense(batch.inputs, batch.ratings)
+    sides = {RATINGS: ratings, **batch.sides}
+    codes = [_encode(params, name, features) for name, features in sides.items()]
+    code = torch.stack(codes).sum(0)
+    code = code if batch.keep is None else code * batch.keep
+    hidden = torch.tanh(_linear(params, f"{DECODER}.hidden", code))
+    output = _linear(params, f"{DECODER}.wide", hidden)
+    cells = batch.targets
+    values = loss.loss(batch.values, output[cells.row.long(), cells.column.long()])
+    if batch.counted is None:
+        return values.sum() / max(len(values), 1)
+    return (values * batch.counted).sum() / batch.counted.sum().clamp(min=1.0)
+
+
+def _encode(params: Params, name: str, features: Tensor) -> Tensor:
+    wide = features @ params[f"{name}.wide.weight"] + params[f"{name}.wide.bias"]
+    return torch.tanh(_linear(params, f"{name}.code", torch.tanh(wide)))
+
+
+def _linear(params: Params, name: str, values: Tensor) -> Tensor:
+    return F.linear(values, params[f"{name}.weight"], params[f"{name}.bias"])
+
+
+def _dense(cells: Cells, values: Tensor) -> Tensor:
+    table = values.new_zeros(cells.n_rows, cells.n_columns)
+    table[cells.row.long(), cells.column.long()] = values
+    return table
+
 
 _SQUARED = Squared()  # of residuals
 
@@ -105,7 +188,7 @@ def train(
         ValueError: sizes do not fit together.
 
     Example:
-        >>> from coterie.core.tensors.ragged import Ragged
+        >>> from coterie.core.tensors.stacked import Ragged
         >>> cells = Ragged.from_lists([[0, 1], [1]])
         >>> ratings = torch.tensor([5.0, 3.0, 4.0])
         >>> inputs, targets = Inputs(cells, ratings, 2), Pattern(cells, 2)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
+from coterie.core.cli.command import JSON_HELP, Arguments, aside, positive, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
@@ -33,11 +32,10 @@ def run(argv: Sequence[str]) -> None:
     # Torch only where it is needed: --help does not wait for it.
     import torch
 
-    from coterie.assisted.attack.protections import protections
-    from coterie.assisted.attack.report import NAME, attack, report
+    from coterie.assisted.attack_report import NAME, attack, protections, report
     from coterie.assisted.experiment import Experiment
-    from coterie.core.run.bound import check_data_there, check_folder
-    from coterie.core.tables.progress import Counting
+    from coterie.core.run.checkpoint import check_data_there, check_folder
+    from coterie.core.tables.jobs import Counting
 
     settings = folder.settings
     torch.set_num_threads(settings.engine.threads)

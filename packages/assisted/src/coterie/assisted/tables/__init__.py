@@ -13,7 +13,7 @@ from coterie.core.settings.configuration import Configuration
 from coterie.core.tables.catalogue import Catalogue
 from coterie.core.tables.report import Report
 
-_FIGURE = "coterie.assisted.tables.figures:figure"
+_FIGURE = "coterie.assisted.tables.ablations:figure"
 CATALOGUE = Catalogue(
     "mtal",
     "coterie.assisted.tables.study:Study",

@@ -2,25 +2,269 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from coterie.assisted.baselines import PATIENCE
-from coterie.assisted.settings.run import UNTRAINED
-from coterie.assisted.tables.contrast import (
-    against_others,
-    against_ours,
-    difference_notes,
-    panels,
-    standing_notes,
-)
-from coterie.assisted.tables.parts import Part, measured
-from coterie.assisted.tables.rows import ORDER, OURS, OWN, rate_of
-from coterie.assisted.tables.study import Study
-from coterie.core.tables.contrast import Contrast
+import numpy as np
+
+from coterie.assisted.readings import AS_PRINTED, MODELS, PATIENCE, baseline
+from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.assisted.tables.study import Cell, Study
+from coterie.core.settings.schema import changed, values_of
+from coterie.core.tables.paired import Comparison, Contrast, contrasts
+from coterie.core.tables.plots import Differences
 from coterie.core.tables.report import Report
-from coterie.core.tables.result import column
+from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet
+
+Method = Literal["alone", "joint"]
+_APART: tuple[Method, ...] = ("joint", "alone")
+OWN = "mtal"
+VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "mtal-validation": ("MTAL, η by validation (ours)", {"assist.eta_rule": "validation"}),
+    "mtal-bias-validation": (
+        "MTAL from own bias models, η by validation (ours)",
+        {"start": "bias", "assist.eta_rule": "validation"},
+    ),
+}
+"""Options of ours that are better on validation cells (docs/assisted.md): labels and settings."""
+_CONFIGURED = "mtal-configured"
+OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
+    _CONFIGURED: "MTAL, as configured (ours)"
+}
+ORDER = (
+    *(f"joint-{model}" for model in MODELS if model != "rate"),
+    *(f"alone-{model}" for model in MODELS if model != "rate"),
+    "rate",
+    OWN,
+    *OURS,
+)
+"""Names of all rows, in the order of the table."""
+RATES = {"η 0.1": ("constant", 0.1), "η 0.3": ("constant", 0.3), "η optimised": ("lbfgs", 0.1)}
+"""Of the public code: rule, and η or where its search begins."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method of Table 1 in a cell.
+
+    Attributes:
+        name: for programs.
+        label: for people.
+        settings: how it is run.
+        method: of the slides.
+        model: of the slides.
+    """
+
+    name: str
+    label: str
+    settings: Settings
+    method: str = OWN
+    model: str = "aae"
+
+
+def baselines(cell: Cell, settings: Settings) -> list[Row]:
+    """Give every method that MTAL is compared with in a cell.
+
+    The base model of the slides is a share of positives; ours, from which MTAL starts, is the
+    smoothed rate, a row of its own.
+    """
+    plain = changed(settings, {"start": "mean"})
+    found = []
+    for method in _APART:
+        for model in MODELS:
+            if model == "rate" and not cell.higher:  # there are no labels
+                continue
+            if model == "rate" and method == "alone":  # the same as joint
+                continue
+            name = f"{method}-{model}" if model != "rate" else model
+            made = baseline(plain, method, model)
+            found.append(Row(name, _label(method, model, made), made, method, model))
+    return found
+
+
+def own_rows(settings: Settings) -> list[Row]:
+    """Give MTAL as printed, with the rate of the settings, and with options of ours."""
+    plain = as_printed(settings)
+    variants = {OWN: plain}
+    variants |= {name: changed(plain, more) for name, (_, more) in VARIANTS.items()}
+    if settings not in variants.values():
+        variants[_CONFIGURED] = settings
+    side = "_s" if settings.data.side else ""
+    labels = {OWN: "MTAL", **OURS}
+    return [
+        Row(name, labels[name].replace("MTAL", f"MTAL{side}"), variant)
+        for name, variant in variants.items()
+    ]
+
+
+def as_printed(settings: Settings) -> Settings:
+    """Leave options of ours out."""
+    start = None if settings.start == "bias" else settings.start
+    return changed(settings, {**AS_PRINTED, "start": start})
+
+
+def released_rows(settings: Settings) -> list[Row]:
+    """Give MTAL with each of the rates of the public code."""
+    plain = changed(as_printed(settings), {"assist.weights": "constant"})
+    return [
+        Row(name, f"MTAL{'_s' if settings.data.side else ''}", rated(plain, rule, eta))
+        for name, (rule, eta) in RATES.items()
+    ]
+
+
+def rated(settings: Settings, rule: str, eta: float) -> Settings:
+    """Choose the rate η of MTAL."""
+    return changed(settings, {"assist.eta_rule": rule, "assist.eta": eta})
+
+
+def rate_of(settings: Settings) -> str:
+    """Say which rate and weights settings have.
+
+    Example:
+        >>> rate_of(Settings())
+        'η 0.3'
+    """
+    own = values_of(settings)
+    rule, weights = own["assist.eta_rule"], own["assist.weights"]
+    text = f"η {own['assist.eta']:g}" if rule == "constant" else f"η by {rule}"
+    return text if weights == "constant" else f"{text}, w by {weights}"
+
+
+def _label(method: Method, model: str, settings: Settings) -> str:
+    if model == "rate":
+        return f"{MODELS[model]}, joint or alone"
+    side = "_s" if settings.data.side and model not in UNTRAINED else ""
+    return f"{method.capitalize()} {MODELS[model]}{side}"
+
+
+# The runs of Table 1, by reading and cell.
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a cell has in a reading.
+
+    Attributes:
+        reading: which.
+        cell: which.
+        rows: name -> its settings and labels.
+        results: name -> one run a seed.
+    """
+
+    reading: str
+    cell: Cell
+    rows: Mapping[str, Row]
+    results: Mapping[str, Sequence[RunResult]]
+
+    def test(self, name: str) -> list[float]:
+        """The test of a row, one value a seed."""
+        return column(self.results[name], self.cell.metric)
+
+
+def measured(study: Study) -> list[Part]:
+    """Make all runs, and in the reading released choose the rate of MTAL."""
+    plans: dict[tuple[str, Cell], list[Row]] = {}
+    for reading in study.readings:
+        for cell in study.cells():
+            tuned = study.tuned(cell, reading)
+            own = released_rows(tuned) if reading == "released" else own_rows(tuned)
+            plans[reading, cell] = [*baselines(cell, tuned), *own]
+    every = {(*place, row.name): row.settings for place, rows in plans.items() for row in rows}
+    found = study.run_all("Table 1", every)
+    parts = []
+    for place, rows in plans.items():
+        results = {row.name: found[*place, row.name] for row in rows}
+        parts.append(with_best_rate(Part(*place, {row.name: row for row in rows}, results)))
+    return parts
+
+
+def with_best_rate(part: Part) -> Part:
+    """Keep of several rates that with the best mean over seeds, under the name of MTAL."""
+    tried = [name for name in RATES if name in part.rows]
+    if not tried:
+        return part
+    choose = max if part.cell.higher else min
+    best = choose(tried, key=lambda name: float(np.mean(part.test(name))))
+    rows = {name: row for name, row in part.rows.items() if name not in tried}
+    results = {name: part.results[name] for name in rows}
+    return replace(
+        part,
+        rows=rows | {OWN: part.rows[best]},
+        results=results | {OWN: part.results[best]},
+    )
+
+
+_TOLD = ("alone-bias", "rate", "alone-aae", "joint-aae")
+
+
+def against_others(part: Part) -> dict[str, Contrast]:
+    """Compare MTAL with every method that is not ours; by the name of the row."""
+    return _against(part, [name for name in part.rows if name not in OURS])
+
+
+def against_ours(part: Part) -> dict[str, Contrast]:
+    """Compare MTAL with its own variants."""
+    return _against(part, [name for name in part.rows if name in OURS or name == OWN])
+
+
+def difference_notes(part: Part) -> list[str]:
+    """Write out the tests of a cell, one line for the others and one for the variants."""
+    notes = []
+    for found in (against_others(part), against_ours(part)):
+        if not found:
+            continue
+        said = [f"{_named(part, one).text()}, {one.verdict}" for one in found.values()]
+        n = next(iter(found.values())).found.n
+        how = f"Paired t-test over {n} seeds, 95 % interval, Holm over these"
+        notes.append(
+            f"{part.reading}, {part.cell.label}, MTAL minus: {'; '.join(said)}. "
+            f"{how if n > 1 else 'One seed cannot be tested'}."
+        )
+    return notes
+
+
+def standing_notes(parts: Sequence[Part]) -> list[str]:
+    """Say plainly in how many cells MTAL is better than what matters most; of one reading."""
+    said = []
+    for name in _TOLD:
+        found = [against_others(part)[name] for part in parts if name in part.rows]
+        if not found:
+            continue
+        better = sum((one.found.difference > 0) == one.higher for one in found)
+        sure = sum(one.verdict == "better" for one in found)
+        label = next(part.rows[name].label for part in parts if name in part.rows)
+        said.append(f"{label} in {better} of {len(found)} (significantly {sure})")
+    return [f"{parts[0].reading}: MTAL is better by the means than {', '.join(said)} columns."]
+
+
+def panels(parts: Sequence[Part]) -> list[Differences]:
+    """Draw what MTAL has over the others: a plot for each reading and metric."""
+    groups: dict[tuple[str, str], list[Part]] = {}
+    for part in parts:
+        groups.setdefault((part.reading, part.cell.short), []).append(part)
+    return [
+        Differences(
+            f"{reading}: MTAL minus it, {metric}",
+            {part.cell.organisations: _comparisons(part) for part in group},
+        )
+        for (reading, metric), group in groups.items()
+    ]
+
+
+def _against(part: Part, names: Sequence[str]) -> dict[str, Contrast]:
+    values = {name: part.test(name) for name in names}
+    return contrasts(values, OWN, higher=part.cell.higher)
+
+
+def _named(part: Part, found: Contrast) -> Contrast:
+    return Contrast(part.rows[found.other].label, found.found, found.p, found.higher)
+
+
+def _comparisons(part: Part) -> dict[str, Comparison]:
+    return {part.rows[name].label: one.found for name, one in against_others(part).items()}
+
 
 ABOUT = {
     "recommended": "recommended: 80 % of the ratings to train on, 10 % to choose by, 10 % to test "

@@ -3,21 +3,175 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
-from coterie.assisted.published import departures
-from coterie.assisted.settings.run import Settings
-from coterie.assisted.tables.cells import Cell, cells
-from coterie.assisted.tables.reads import essential
-from coterie.assisted.tables.runs import train
-from coterie.core.data.interactions.digest import data_digest
+from coterie.assisted.published import departures, has_cell, printed
+from coterie.assisted.readings import resolve, unread
+from coterie.assisted.settings import Settings
+from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.errors import UserError
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
+from coterie.core.settings.schema import changed, values_of
 from coterie.core.tables import study
+from coterie.core.tables.following import follow
+from coterie.core.tables.result import RunResult
+
+_SHORT = {"explicit": "RMSE", "implicit": "MAP@10"}
+_PARTITIONS: tuple[tuple[str, str], ...] = (
+    ("user", "uniform"),
+    ("user", "genre"),
+    ("item", "uniform"),
+)
+_OWN: tuple[tuple[str, str], ...] = (("user", "source"),)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of feedback between one kind of organisations.
+
+    Attributes:
+        feedback: "explicit" or "implicit".
+        align: what they have in common, "user" or "item".
+        domains: the partition.
+    """
+
+    feedback: str
+    align: str
+    domains: str
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The settings that make it, by dotted key."""
+        return {
+            "data.feedback": self.feedback,
+            "data.align": self.align,
+            "data.domains": self.domains,
+        }
+
+    @property
+    def names(self) -> dict[str, Any]:
+        """The same for the rows of a table."""
+        return {key.removeprefix("data."): value for key, value in self.values.items()}
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the slides have numbers of such organisations."""
+        return has_cell(self.align, self.domains)
+
+    @property
+    def metric(self) -> str:
+        """What is compared, on the test."""
+        return "test/rmse" if self.feedback == "explicit" else "test/map@10"
+
+    @property
+    def higher(self) -> bool:
+        """Whether more of it is better."""
+        return self.feedback == "implicit"
+
+    @property
+    def organisations(self) -> str:
+        """Who holds what, for people."""
+        return f"{self.align} {self.domains.capitalize()}"
+
+    @property
+    def short(self) -> str:
+        """What is compared, for people."""
+        return _SHORT[self.feedback]
+
+    @property
+    def label(self) -> str:
+        """The heading of the column."""
+        return f"{self.short}, {self.organisations}"
+
+    @property
+    def untrained(self) -> str:
+        """The model without training that takes the least for granted; both need no peer."""
+        return "bias" if self.feedback == "explicit" else "rate"
+
+    def printed(self, data: str, method: str, model: str) -> float | None:
+        """Give the number of the slides."""
+        if not self.is_shown:
+            return None
+        return printed(data, self.feedback, self.align, method, model)
+
+
+def cells(own: bool, given: Mapping[str, Any], *, shown: bool = False) -> list[Cell]:
+    """List the cells of a table.
+
+    Args:
+        own: whether the data come with organisations of their own.
+        given: settings by dotted key, which limit them.
+        shown: only what the slides show, where nothing is said of partition and alignment.
+    """
+    partitions = _OWN if own else _PARTITIONS
+    if "data.domains" in given:
+        partitions = (*_PARTITIONS, *_OWN)
+    shown = shown and not given.keys() & {"data.domains", "data.align"}
+    found = [Cell(feedback, *partition) for feedback in _SHORT for partition in partitions]
+    return [
+        cell
+        for cell in found
+        if all(given.get(key, value) == value for key, value in cell.values.items())
+        and (cell.is_shown or not shown)
+    ]
+
+
+# Which settings a run reads: runs that differ in others only are one.
+
+
+def essential(settings: Settings) -> Settings:
+    """Fill the reading's choices, and set what a run does not read to one value.
+
+    Rankings are of all organisations, as the paper's, and nothing is drawn.
+
+    Example:
+        >>> one = essential(Settings(method="joint"))
+        >>> one.data.domains, one.evaluation
+        ('uniform', 'pooled')
+    """
+    settings = replace(settings, evaluation="pooled", compare=None)
+    if settings.model.name == "rate":  # a column is nobody else's: alone ties only differ
+        settings = replace(settings, method="joint")
+    settings = resolve(settings)
+    own, usual = values_of(settings), values_of(resolve(Settings()))
+    vain = tuple(unread(settings) + _unread_by_tables(settings))
+    found = {name: usual[name] for name in own if name.startswith(vain)}
+    if settings.reading == "released":  # whose averages are by batches
+        found.pop("train.batch_rows", None)
+    if settings.method == "joint":
+        found["data.domains"] = "uniform"  # goes with both alignments
+    return changed(settings, found)
+
+
+def _unread_by_tables(settings: Settings) -> list[str]:
+    """What has no effect on the numbers of a run, beside what no run of the method reads."""
+    found = []
+    if settings.method != "mtal":
+        found.append("privacy.")  # nothing that it covers is sent
+    elif "lbfgs" not in (settings.assist.eta_rule, settings.assist.weights):
+        found.append("assist.lbfgs_lr")
+    if settings.reading == "released":
+        found.append("data.valid")
+    return found
+
+
+# One run of a table, and how its numbers are called.
+
+_MEASURING = ("measure", "query", "answer")
+
+
+def train(settings: Settings) -> RunResult:
+    """Run to the end; the tests of the best round are metrics, the rounds' validation curves."""
+    run = FederatedRun(Experiment(settings).federation())
+    result = follow(run, _MEASURING)
+    result.metrics |= run.results
+    return result
+
 
 READINGS = ("recommended", "released")
 _LIMITS = ("reading", "data.feedback", "data.align", "data.domains")

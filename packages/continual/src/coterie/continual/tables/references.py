@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from coterie.continual.central_data import CENTRAL, joined
+from coterie.continual.by_trainer import CENTRAL, joined
 from coterie.continual.client import without
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.core.data.interactions.pairs import RankingChunks
+from coterie.core.data.interactions.negatives import RankingChunks
 from coterie.core.methods.ranking.central import fit_pairwise
-from coterie.core.methods.reference.popularity import popularity
+from coterie.core.methods.ranking.references import popularity
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.models.mf import MF
 from coterie.core.tables.result import Make, RunResult
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 Score = Callable[[int], Tensor]
 

@@ -12,18 +12,18 @@ import numpy as np
 
 from coterie.continual.experiment import Experiment
 from coterie.continual.settings import Settings
-from coterie.continual.tables.contrast import in_short
 from coterie.continual.tables.study import (
     BACKBONE_NAMES,
     CONSUMED,
     NAMES,
     Study,
     averages,
+    in_short,
     label_of,
     validations,
 )
 from coterie.core.settings.schema import changed
-from coterie.core.tables.contrast import Contrast, contrasts
+from coterie.core.tables.paired import Contrast, contrasts
 from coterie.core.tables.plots import Differences
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, Values

@@ -1,21 +1,151 @@
-"""The one interface of all language models."""
+"""The one interface of all language models, and what may be added to each: LoRA, an expert."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from coterie.core.errors import UserError
+from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.expert import Expert
-from coterie.llm.backbones.lora import add_lora
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import ExpertSettings, LoraSettings
+from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.data.examples import Examples
-from coterie.llm.settings.backbone import LoraSettings
+
+
+def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key) -> None:
+    """Add LoRA to a model in place and freeze everything else (Hu et al. 2022).
+
+    The factor A is random, by ``key``; B starts at 0, so the model's output is unchanged.
+
+    Raises:
+        UserError: no module has one of these names, or the model has an adapter already, which
+            peft would empty.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if any(isinstance(module, BaseTunerLayer) for module in model.modules()):
+        raise UserError(
+            "the model has an adapter of peft on top already: merge it first, by merge_and_unload()"
+        )
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if missing := [target for target in targets if target not in names]:
+        raise UserError(
+            f"the model has no module named {missing[0]!r} for LoRA: name its linear modules by "
+            "--lora.targets"
+        )
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # peft takes floats too
+        lora_dropout=settings.dropout,
+        target_modules=list(targets),
+        bias="none",
+    )
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with key.fold("lora").torch_rng(), computing_on(CPU):  # drawn there, moved to their layers
+        inject_adapter_in_model(config, model)
+
+
+@contextmanager
+def base_model(model: nn.Module) -> Iterator[None]:
+    """Switch LoRA off inside the block, so that the model is the frozen one.
+
+    A module that stands for layers elsewhere can take part: if it has an attribute
+    ``adapters_enabled``, this is False inside the block.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    adapted = [module for module in model.modules() if isinstance(module, BaseTunerLayer)]
+    remote = [module for module in model.modules() if hasattr(module, "adapters_enabled")]
+    # peft's switch also unfreezes what it switches on.
+    trained = [(p, p.requires_grad) for module in adapted for p in module.parameters()]
+    try:
+        _switch(adapted, remote, False)
+        yield
+    finally:
+        _switch(adapted, remote, True)
+        for parameter, requires_grad in trained:
+            parameter.requires_grad_(requires_grad)
+
+
+def _switch(adapted: list, remote: list, on: bool) -> None:
+    for module in adapted:
+        module.enable_adapters(on)
+    for module in remote:
+        module.adapters_enabled = on
+
+
+# An expert of words and popularity beside a backbone: BIGRec's injection (arXiv 2308.08434).
+
+
+class Expert(nn.Module):
+    """Score an item i after a history by ``scale * (cosine of words + b_i) + backbone * its own``.
+
+    The cosine is that of sparse vectors, of `ItemWords`; the bias b is trained with the adapter.
+
+    Args:
+        words: of all items, or None without the cosine.
+        bias: ``(n_items,)`` what b starts from, or None without it.
+        settings: the factors.
+
+    Example:
+        >>> expert = Expert(None, torch.tensor([0.0, 1.0]), ExpertSettings(scale=2.0))
+        >>> expert(Ragged.from_lists([[0]]), torch.tensor([[10.0, 0.0]])).tolist()
+        [[1.0, 2.0]]
+    """
+
+    def __init__(
+        self, words: ItemWords | None, bias: Tensor | None, settings: ExpertSettings
+    ) -> None:
+        super().__init__()
+        self.words, self.settings = words, settings
+        self.bias = None if bias is None else nn.Parameter(bias)
+
+    def factors(self) -> dict[str, str]:
+        """Write out the formula's numbers by name, for files."""
+        names = ("scale", "backbone", "decay")
+        return {name: str(getattr(self.settings, name)) for name in names}
+
+    def forward(self, history: Ragged, own: Tensor) -> Tensor:
+        """Score all items after each of n histories, ``(n, n_items)``.
+
+        Args:
+            history: n rows of item numbers, oldest first.
+            own: ``(n, n_items)`` scores of the backbone.
+        """
+        scores = self.settings.backbone * own
+        if self.words is not None:
+            cosine = self.words.of_histories(history, self.settings.decay)
+            scores = scores + self.settings.scale * cosine.to(own)
+        return scores if self.bias is None else scores + self.settings.scale * self.bias
+
+
+def make_expert(kind: str, items: Catalogue, settings: ExpertSettings) -> Expert | None:
+    """Make what ``model.expert`` names of public facts alone; None for "none".
+
+    Raises:
+        UserError: the items lack the words that are to be compared.
+    """
+    if kind == "none":
+        return None
+    words = bias = None
+    if kind in ("titles", "both"):
+        words = ItemWords(items.words(settings.words), settings.min_items)
+    if kind in ("popularity", "both"):
+        if items.popularity is None:
+            raise UserError("the items have no counts of public users, for 'model.expert'")
+        counts = torch.tensor(items.popularity, dtype=torch.float32)
+        bias = settings.popularity * counts.log1p()
+    return Expert(words, bias, settings)
 
 
 class Backbone(nn.Module, ABC):

@@ -12,16 +12,27 @@ from torch.nn.functional import cross_entropy
 
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
-from coterie.llm.backbones.base import Backbone
-from coterie.llm.backbones.hub import from_hub
-from coterie.llm.backbones.lora import base_model
-from coterie.llm.backbones.prompts import PromptTokens, Template, compact_template, pad_left, plain
-from coterie.llm.backbones.tokenizer import END, train_tokenizer
-from coterie.llm.backbones.whole import causal_model, check_layers, check_source, check_tokens
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import GenerationSettings, ModelSettings
+from coterie.llm.backbones.base import Backbone, base_model
+from coterie.llm.backbones.hub import (
+    causal_model,
+    check_layers,
+    check_source,
+    check_tokens,
+    from_hub,
+)
+from coterie.llm.backbones.text import (
+    END,
+    PromptTokens,
+    Template,
+    compact_template,
+    pad_left,
+    plain,
+    train_tokenizer,
+)
+from coterie.llm.data.catalogue import ItemWords
 from coterie.llm.data.examples import Examples
-from coterie.llm.data.words import ItemWords
-from coterie.llm.settings.backbone import GenerationSettings, ModelSettings
 
 _IGNORED = -100  # the label that cross_entropy leaves out
 

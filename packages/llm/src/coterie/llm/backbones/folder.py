@@ -1,4 +1,4 @@
-"""Whether a folder holds a whole model, seen before anything of it is loaded.
+"""Folders of models: whether one is whole before it is loaded, and writing its tensors.
 
 A clone without git-lfs, a download that was cut off, an adapter in the place of its model: the
 libraries fail on some of these from deep within, and load others as something else.
@@ -7,11 +7,17 @@ libraries fail on some of these from deep within, and load others as something e
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from coterie.core.errors import UserError
+from coterie.core.files import writing
 
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _JSON = (
@@ -186,3 +192,21 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise UserError(f"{file} is no JSON object: {_AGAIN} {file.parent}`")
     return found
+
+
+@contextmanager
+def writing_tensors(path: Path) -> Iterator[None]:
+    """Turn an error of the disk below ``path`` into one line, as `coterie.core.files.writing` does.
+
+    Raises:
+        UserError: the disk is full, or ``path`` cannot be written.
+    """
+    with writing(path):
+        try:
+            yield
+        except SafetensorError as error:
+            found = re.search(r"os error (\d+)", str(error))
+            if found is None:
+                raise
+            number = int(found[1])
+            raise OSError(number, os.strerror(number)) from error

@@ -1,15 +1,20 @@
-"""Load from the Hugging Face hub or a folder, with one clear line where that fails."""
+"""Load a model from the Hugging Face hub or a folder, and see that it is the one that was saved."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import torch
+from torch import Tensor, nn
+
 from coterie.core.errors import UserError
-from coterie.llm.backbones.folder import check_pieces
+from coterie.llm.backbones.folder import check_folder, check_pieces, check_unquantised
 
 
 def from_hub(kind: Any, name_or_path: str, **options: Any) -> Any:
@@ -88,3 +93,167 @@ def _unreachable() -> bool:
     except OSError:
         return True
     return False
+
+
+# Whether a model that was loaded is the one that was saved: all weights, all tokens, no NaN.
+
+_LIKE_LLAMA = "use a causal language model built like Llama (Llama, Qwen, Mistral, Gemma)"
+
+
+def check_source(name_or_path: str) -> None:
+    """Refuse a folder that does not hold a whole model; a name on the hub is not looked up.
+
+    Raises:
+        UserError: as `check_folder`.
+    """
+    path = Path(name_or_path).expanduser()
+    if path.exists():
+        check_folder(path)
+
+
+def causal_model(name_or_path: str) -> Any:
+    """Load a causal language model, on the condition that every weight of it comes from its files.
+
+    What transformers does not find in them it would draw at random, by the global generator.
+
+    Args:
+        name_or_path: a name on the hub, or a folder.
+
+    Raises:
+        UserError: it cannot be had, is of another kind, has an adapter on top or quantised
+            weights, lacks a weight or has one that has no place, or has one that is no number.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = from_hub(AutoConfig, name_or_path)
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        raise UserError(
+            f"'{name_or_path}' is a {config.model_type}, which writes no text: {_LIKE_LLAMA}"
+        )
+    check_unquantised(config.to_dict(), name_or_path)
+    options = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    with _reported_here():
+        model, found = from_hub(AutoModelForCausalLM, name_or_path, **options)
+    if getattr(model, "peft_config", None):
+        raise UserError(
+            f"'{name_or_path}' is an adapter of peft, which is no model by itself: merge it first, "
+            "by merge_and_unload() and save_pretrained(), and give that folder"
+        )
+    check_layers(model)
+    check_loaded(model, found, name_or_path)
+    check_finite(model.named_parameters(), name_or_path)
+    return model
+
+
+def check_layers(model: Any) -> None:
+    """Refuse a model that is not built like Llama.
+
+    Raises:
+        UserError: it has no ``model.layers``.
+    """
+    if not isinstance(getattr(getattr(model, "model", None), "layers", None), nn.ModuleList):
+        raise UserError(f"a {type(model).__name__} has no 'model.layers': {_LIKE_LLAMA}")
+
+
+def check_loaded(model: nn.Module, found: Mapping[str, Any], source: str) -> None:
+    """Refuse a model that is not what its files hold.
+
+    Weights that are tied to others need not be there, and files may hold more than the model: a
+    head for another purpose. A weight without a place in a part that the model does have is a sign
+    that it is another model than its configuration says, such as one of more layers.
+
+    Args:
+        model: as loaded.
+        found: what transformers says of it by ``output_loading_info``.
+        source: its name or folder.
+
+    Raises:
+        UserError: a weight is missing, of another shape, or has no place.
+    """
+    missing = sorted(found.get("missing_keys") or ())
+    if missing:
+        raise UserError(
+            f"'{source}' has no weights for {_some(missing)}: save the whole model, head included, "
+            "as by AutoModelForCausalLM, or mend its config.json"
+        )
+    # By version of transformers a name, or a name with both shapes.
+    others = [one if isinstance(one, str) else one[0] for one in found.get("mismatched_keys") or ()]
+    if others:
+        raise UserError(
+            f"'{source}' has weights of other sizes than its config.json says, {_some(others)}: "
+            "give the config.json that they were saved with"
+        )
+    own = _parts(model)
+    extra = sorted(n for n in found.get("unexpected_keys") or () if n.partition(".")[0] in own)
+    if extra:
+        raise UserError(
+            f"'{source}' has weights that its config.json has no place for, {_some(extra)}: give "
+            "the config.json that they were saved with"
+        )
+
+
+def check_finite(weights: Iterable[tuple[str, Tensor]], source: str) -> None:
+    """Refuse weights that are not numbers: every loss would be NaN.
+
+    Raises:
+        UserError: one is NaN or infinite.
+    """
+    for name, value in weights:
+        if not bool(torch.isfinite(value).all()):
+            raise UserError(
+                f"'{name}' of '{source}' has numbers that are NaN or infinite: its training went "
+                "astray, or it was saved in too coarse a format; give another checkpoint"
+            )
+
+
+def check_tokens(tokenizer: Any, embeddings: int, source: str, needed: Sequence[str]) -> None:
+    """Refuse a tokenizer that gives numbers of which a model knows nothing.
+
+    Args:
+        tokenizer: of Hugging Face.
+        embeddings: rows of the model's table.
+        source: name or folder of both.
+        needed: kinds of special tokens that must be there, such as "eos".
+
+    Raises:
+        UserError: it has more tokens than the model, or lacks a special one.
+    """
+    largest = max(tokenizer.get_vocab().values(), default=-1)
+    if largest >= embeddings:
+        raise UserError(
+            f"the tokenizer of '{source}' has tokens up to number {largest}, the model embeds "
+            f"{embeddings}: give the tokenizer that it was saved with, or add rows for the new "
+            "tokens by resize_token_embeddings() and train them"
+        )
+    lacking = [kind for kind in needed if getattr(tokenizer, f"{kind}_token_id") is None]
+    if lacking:
+        raise UserError(
+            f"the tokenizer of '{source}' has no '{lacking[0]}_token': name one in its "
+            "tokenizer_config.json"
+        )
+
+
+def _parts(model: nn.Module) -> set[str]:
+    """How the names of the weights of a model's own parts may begin, with and without its base."""
+    prefix = getattr(model, "base_model_prefix", "")
+    base = getattr(model, prefix, None) if prefix else None
+    inner = base.named_children() if isinstance(base, nn.Module) else ()
+    return {name for name, _ in (*model.named_children(), *inner)}
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - 1
+    return f"'{names[0]}'" + (f" and {more} more" if more else "")
+
+
+@contextmanager
+def _reported_here() -> Iterator[None]:
+    """Keep transformers' table of missing weights off the screen: an error says it in one line."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)

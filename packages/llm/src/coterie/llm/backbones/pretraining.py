@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+from coterie.llm.backbone_settings import PretrainSettings
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.data.examples import Examples
-from coterie.llm.data.sequences import thinned
-from coterie.llm.settings.backbone import PretrainSettings
+from coterie.llm.data.examples import Examples, thinned
 
 _CLIP = 1.0  # gradient norm; from a random start the first steps would else overshoot
 

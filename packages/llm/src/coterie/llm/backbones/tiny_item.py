@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
 

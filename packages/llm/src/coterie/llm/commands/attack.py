@@ -7,8 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive, seeds
-from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
+from coterie.core.cli.command import (
+    JSON_HELP,
+    Arguments,
+    aside,
+    positive,
+    print_json,
+    print_rows,
+    seeds,
+    tell,
+)
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
@@ -77,8 +85,7 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
     """Attack under every seed and draw; rows for programs, and what is to be said."""
     # Torch only where it is needed: --help does not wait for it.
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.figure import draw, rows
-    from coterie.llm.attack.inversion import Attacker, attack
+    from coterie.llm.attack import Attacker, attack, draw, rows
 
     found, embeddings, path = _victims(given, flags)
     attacker = Attacker(steps=given.steps, loss=given.loss)
@@ -112,8 +119,8 @@ def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Pa
     import torch
 
     from coterie.core.tensors.keys import Key
-    from coterie.llm.attack.hidden_states import known_embeddings, victims
-    from coterie.llm.export.trained import TrainedRun
+    from coterie.llm.attack import known_embeddings, victims
+    from coterie.llm.trained_run import TrainedRun
 
     if given.run:
         run = TrainedRun(given.run, given.state)

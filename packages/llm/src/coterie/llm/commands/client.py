@@ -9,7 +9,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments
+from coterie.core.cli.command import Arguments
 from coterie.core.errors import UserError
 
 ABOUT = (
@@ -54,7 +54,7 @@ def _service(given: Any) -> Any:
     from coterie.core.engines.worker import Service
     from coterie.llm.client import make_client, organisation
     from coterie.llm.readings import resolve
-    from coterie.llm.settings.run import Settings
+    from coterie.llm.settings import Settings
 
     card = ClientFolder(given.folder).card
     if card.paper != "pplr":

@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import JSON_HELP, aside, print_json, print_rows, tell
+from coterie.core.cli.command import (
+    JSON_HELP,
+    Arguments,
+    aside,
+    positive,
+    print_json,
+    print_rows,
+    tell,
+)
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure
@@ -96,7 +103,7 @@ def _measured(experiment: Any, given: Any) -> _Shown:
     """Figure 3b, measured."""
     from coterie.core.tables.plots import plot_panels
     from coterie.llm.cost.inputs import measured
-    from coterie.llm.cost.step_cost import step_panels
+    from coterie.llm.cost.measuring import step_panels
 
     found = measured(experiment, given.k, given.repeats)
     settings = experiment.settings

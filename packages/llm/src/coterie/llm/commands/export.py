@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments
-from coterie.core.cli.output import JSON_HELP, aside, print_json, tell
+from coterie.core.cli.command import JSON_HELP, Arguments, aside, print_json, tell
 
 ABOUT = (
     "Save a client's adapter of the best round as a folder of peft, with the frozen model that it "
@@ -53,8 +52,8 @@ def _export(given: Any) -> dict[str, object]:
     # Torch only where it is needed: --help does not wait for it.
     from transformers.utils import logging
 
-    from coterie.llm.export.folders import EMBEDDINGS, export_adapter, export_merged
-    from coterie.llm.export.trained import TrainedRun
+    from coterie.llm.export import EMBEDDINGS, export_adapter, export_merged
+    from coterie.llm.trained_run import TrainedRun
 
     logging.disable_progress_bar()
     client, to, merged = given.client, given.to.expanduser(), given.merged

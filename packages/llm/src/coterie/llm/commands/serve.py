@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import say
+from coterie.core.cli.command import Arguments, positive, say
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.settings.configuration import configure

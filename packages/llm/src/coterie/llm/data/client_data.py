@@ -7,21 +7,26 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.dropped import Dropped
-from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.backbone_settings import Whose
 from coterie.llm.data.catalogue import Catalogue
-from coterie.llm.data.examples import Examples, OrganisationData, Queries
-from coterie.llm.data.genres import genre_users
-from coterie.llm.data.partition import cluster_users, few_shot, public_users
-from coterie.llm.data.sequences import evaluation_queries, training_examples
+from coterie.llm.data.examples import (
+    Examples,
+    GlobalSplit,
+    OrganisationData,
+    Period,
+    Queries,
+    evaluation_queries,
+    global_split,
+    training_examples,
+)
+from coterie.llm.data.partition import cluster_users, few_shot, genre_users, public_users
 from coterie.llm.data.shops import open_accounts
-from coterie.llm.data.split import GlobalSplit, Period, global_split
-from coterie.llm.settings.backbone import Whose
-from coterie.llm.settings.run import FederatedDataSettings
+from coterie.llm.settings import FederatedDataSettings
 
 PUBLIC, NOBODY = -1, -2
 _HELD_OUT = 0.1  # of the public users

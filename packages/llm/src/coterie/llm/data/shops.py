@@ -11,10 +11,9 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.samples.partitions import dirichlet
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, unit
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+from coterie.llm.data.examples import GlobalSplit, emptied
 from coterie.llm.data.partition import by_size, k_means, user_vectors
-from coterie.llm.data.sequences import emptied
-from coterie.llm.data.split import GlobalSplit
 
 _DIM = 16  # of the item vectors that are clustered
 _PER_SHOP = 4  # clusters of items for every shop

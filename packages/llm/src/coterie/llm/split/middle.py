@@ -17,11 +17,10 @@ from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter
 from coterie.llm.mixing import Mixing, inner_products, received
-from coterie.llm.split.context import Context, Diverged
-from coterie.llm.split.execution import Execution
+from coterie.llm.split.channel import Context, Diverged
+from coterie.llm.split.execution import Execution, Stack
 from coterie.llm.split.part import Part
 from coterie.llm.split.sessions import Limits, Session, Sessions
-from coterie.llm.split.stacks import Stack
 
 
 @dataclass(frozen=True)

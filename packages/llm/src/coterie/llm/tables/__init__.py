@@ -12,15 +12,15 @@ CATALOGUE = Catalogue(
     tables={
         1: "coterie.llm.tables.main_table:main_table",
         2: "coterie.llm.tables.costs:cost_table",
-        3: "coterie.llm.tables.client_table:client_table",
+        3: "coterie.llm.tables.main_table:client_table",
         4: "coterie.llm.tables.partitions:partition_table",
     },
     figures={
-        1: "coterie.llm.tables.convergence:imbalance_figure",
+        1: "coterie.llm.tables.figures:imbalance_figure",
         3: "coterie.llm.tables.costs:trade_off_figure",
-        4: "coterie.llm.tables.ablations:ablation_figure",
-        5: "coterie.llm.tables.sweeps:client_number_figure",
-        6: "coterie.llm.tables.sweeps:warm_up_figure",
+        4: "coterie.llm.tables.figures:ablation_figure",
+        5: "coterie.llm.tables.figures:client_number_figure",
+        6: "coterie.llm.tables.figures:warm_up_figure",
     },
 )
 make_table = CATALOGUE.make_table

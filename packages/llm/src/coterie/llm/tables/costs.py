@@ -9,12 +9,10 @@ from coterie.core.tables.paired import Spread
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tensors.keys import Key
-from coterie.llm.attack.figure import panel, rows
-from coterie.llm.attack.hidden_states import known_embeddings, victims
-from coterie.llm.attack.inversion import Attacker, attack
+from coterie.llm.attack import Attacker, attack, known_embeddings, panel, rows, victims
 from coterie.llm.cost.formulas import MEGA, Cost, costs, spread_of_splits, verdict
 from coterie.llm.cost.inputs import measured, of_experiment
-from coterie.llm.cost.step_cost import step_panels
+from coterie.llm.cost.measuring import step_panels
 from coterie.llm.experiment import Experiment
 from coterie.llm.tables.study import Study
 

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from coterie.core.data.sources.catalogue import load_all
-from coterie.core.tables.contrast import Contrast, gains, rank
-from coterie.core.tables.curves import bars
+from coterie.core.tables.paired import Contrast, gains, rank
+from coterie.core.tables.plots import bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tables.study import Results
-from coterie.llm.settings.run import Method, Settings
-from coterie.llm.tables.runs import imbalances, inequality, worst
-from coterie.llm.tables.study import NAMES, Study
+from coterie.llm.settings import Method, Settings
+from coterie.llm.tables.study import NAMES, Study, imbalances, inequality, worst
 
 BASE = "fedavg"
 METHODS: tuple[Method, ...] = ("fedavg", "local", "fedavg-tuned", "fedavg-head", "fedamp", "pplr")

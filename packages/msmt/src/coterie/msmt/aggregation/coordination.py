@@ -25,7 +25,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from coterie.core.solvers.simplex import minimise
+from coterie.core.solvers import minimise
 from coterie.core.tensors.device import CPU, computing_on
 
 Centre = Literal["global", "own"]
@@ -41,7 +41,7 @@ _BLOCK = 1 << 15  # numbers of an increment, converted at a time
 
 
 class Conflict:
-    """F(w) of Eq. 15 as an `coterie.core.solvers.simplex.Objective`, over ‖g_0‖.
+    """F(w) of Eq. 15 as an `coterie.core.solvers.Objective`, over ‖g_0‖.
 
     Args:
         gram: ``(M, M)`` float64 inner products of the increments, its mean diagonal 1.

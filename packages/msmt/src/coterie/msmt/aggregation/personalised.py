@@ -28,6 +28,7 @@ from torch import Tensor
 from coterie.core.tensors import tree
 from coterie.msmt.aggregation.coordination import Centre, Coordinated, combined, coordinate, gram_of
 from coterie.msmt.aggregation.fedbn import Affine, normalised_average, statistics
+from coterie.msmt.settings import AggregationOptions
 
 Tree = dict[str, Tensor]
 
@@ -316,3 +317,21 @@ def _fitting(affine: Affine, parameter: Tensor) -> Affine:
 def _all_of(values: Mapping[str, Tensor]) -> Tensor:
     first = next(iter(values.values()))
     return first.new_ones(len(first), dtype=torch.bool)
+
+
+# How the server aggregates, by the options of a run.
+
+
+def rule_of(options: AggregationOptions) -> Rule:
+    """The rule for the experts' scenario parameters; the reading must be resolved."""
+    assert options.increments is not None
+    assert options.fedbn is not None
+    return Rule(
+        increments=options.increments,
+        fedbn=options.fedbn,
+        eps=options.eps,
+        coordinate=options.coordinate,
+        c=options.c,
+        centre=options.centre,
+        grouping="separate" if options.per_expert else "all",
+    )

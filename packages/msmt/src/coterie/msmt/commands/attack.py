@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.core.cli.arguments import Arguments, positive
-from coterie.core.cli.output import JSON_HELP, aside, print_json, print_report
+from coterie.core.cli.command import JSON_HELP, Arguments, aside, positive, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
-from coterie.msmt.settings.run import Settings
+from coterie.msmt.settings import Settings
 
 ABOUT = (
     "Play the first rounds of a run once more, listen as the server does to what scenarios upload, "
@@ -43,8 +42,8 @@ def run(argv: Sequence[str]) -> None:
     # Torch only where it is needed: --help does not wait for it.
     import torch
 
-    from coterie.core.run.bound import check_data_there, check_folder
-    from coterie.core.tables.progress import Counting
+    from coterie.core.run.checkpoint import check_data_there, check_folder
+    from coterie.core.tables.jobs import Counting
     from coterie.msmt.attack.report import NAME, attack, protections, report
     from coterie.msmt.experiment import Experiment
 

@@ -32,8 +32,8 @@ from coterie.core.registry.data_sets import find_file
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
-from coterie.msmt.settings.data_sets import DATA_SETS
+from coterie.msmt.data_sets import DATA_SETS
+from coterie.msmt.settings import ScenarioData
 
 COLUMNS = (
     *("age", "worker", "industry_code", "occupation_code", "education", "wage_per_hour"),

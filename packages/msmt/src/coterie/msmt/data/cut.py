@@ -18,10 +18,9 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, shuffle_rows
-from coterie.core.tensors.ragged import Ragged
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.core.tensors.stacked import Ragged
+from coterie.msmt.data.task import Schema, Task
+from coterie.msmt.settings import ScenarioData
 
 Scaling = Literal["range", "standard"]
 
@@ -38,7 +37,7 @@ class Rows:
         labels: by the task's name, each ``(n,)`` uint8, 0 or 1.
         part: ``(n,)`` int64, the parts that the source comes in, or None.
         group: ``(n,)`` int64 from 0, whose samples are cut by the shares; default the scenario.
-        funnel: see `coterie.msmt.data.schema.Schema`.
+        funnel: see `coterie.msmt.data.task.Schema`.
     """
 
     categories: Mapping[str, Tensor]

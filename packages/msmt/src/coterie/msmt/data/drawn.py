@@ -27,8 +27,7 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key, unit
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.data.task import Task
+from coterie.msmt.data.task import Schema, Task
 
 W = TypeVar("W")
 

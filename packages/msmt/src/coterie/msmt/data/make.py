@@ -1,9 +1,12 @@
-"""Make a task from its settings."""
+"""Make a task from its settings, and count its samples."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -12,23 +15,22 @@ from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import data_set
 from coterie.core.registry.papers import load
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.describe import undefined
+from coterie.msmt.data.describe import describe, undefined
 from coterie.msmt.data.drawn import Amounts, Form, Noise
 from coterie.msmt.data.task import Task
-from coterie.msmt.data.teacher import Teacher, make_teacher
-from coterie.msmt.data.worlds import World, make_world
-from coterie.msmt.settings.data import ScenarioData
-from coterie.msmt.settings.data_sets import OPTIONS
+from coterie.msmt.data.worlds import Teacher, World, make_teacher, make_world
+from coterie.msmt.data_sets import OPTIONS
+from coterie.msmt.settings import ScenarioData
 
 READERS: dict[str, str] = {
     "ml-1m": "coterie.msmt.data.movielens:read_movielens",
     "census-income": "coterie.msmt.data.census:read_census",
-    "aliexpress": "coterie.msmt.data.formats.aliexpress:read_aliexpress",
-    "tenrec": "coterie.msmt.data.formats.tenrec:read_tenrec",
-    "ali-ccp": "coterie.msmt.data.formats.ali_ccp:read_ali_ccp",
-    "kuairand": "coterie.msmt.data.formats.kuairand:read_kuairand",
-    "mind": "coterie.msmt.data.formats.mind:read_mind",
-    "douban": "coterie.msmt.data.formats.douban:read_douban",
+    "aliexpress": "coterie.msmt.data.aliexpress:read_aliexpress",
+    "tenrec": "coterie.msmt.data.tenrec:read_tenrec",
+    "ali-ccp": "coterie.msmt.data.joined_tables:read_ali_ccp",
+    "kuairand": "coterie.msmt.data.joined_tables:read_kuairand",
+    "mind": "coterie.msmt.data.joined_tables:read_mind",
+    "douban": "coterie.msmt.data.joined_tables:read_douban",
 }
 """``module:function`` of the sets that are read, imported where one is asked for: a function that
 gives the task, of the folder with the files, gzipped or not, the section ``data`` of the settings,
@@ -104,3 +106,32 @@ def _amounts(settings: ScenarioData, train: tuple[int, ...], valid: int, test: i
         None if settings.paper_protocol else settings.valid_rows or valid,
         settings.test_rows or test,
     )
+
+
+# Count the samples of the scenarios of sets that are read, for ``coterie data NAME``.
+
+
+def of_scenarios(name: str, folder: Path) -> list[dict[str, Any]]:
+    """Count the samples of each scenario, as a run with no settings would have them.
+
+    Args:
+        name: of the data set.
+        folder: where its files are.
+
+    Raises:
+        UserError: a file is missing or malformed.
+    """
+    task: Task = load(READERS[name])(folder, ScenarioData(name=name), Key.from_seed(0))
+    rows = []
+    for row in describe(task):
+        total = sum(row[part] for part in ("train", "valid", "test"))
+        rows.append({"part": row.pop("scenario"), "samples": total, **row})
+    return rows
+
+
+aliexpress = partial(of_scenarios, "aliexpress")
+tenrec = partial(of_scenarios, "tenrec")
+ali_ccp = partial(of_scenarios, "ali-ccp")
+kuairand = partial(of_scenarios, "kuairand")
+mind = partial(of_scenarios, "mind")
+"""Of a folder; named in `coterie.msmt.data_sets`."""

@@ -17,10 +17,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.dropped import in_words
-from coterie.core.data.interactions.genres import GENRES, canonical, genre_table
-from coterie.core.data.interactions.interactions import Features, Interactions
-from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M
+from coterie.core.data.interactions.features import (
+    AGES,
+    GENDERS,
+    GENRES,
+    OCCUPATIONS_1M,
+    canonical,
+    genre_table,
+)
+from coterie.core.data.interactions.interactions import Features, Interactions, in_words
 from coterie.core.data.sources.readers import needed, read_ml_1m
 from coterie.core.data.sources.tables import read_table
 from coterie.core.data.sources.text_files import Layout
@@ -28,7 +33,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 TASKS = {"like": 4.0, "love": 5.0}
 """Least rating of each task."""

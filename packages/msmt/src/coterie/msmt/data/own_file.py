@@ -13,20 +13,17 @@ import pyarrow.compute as pc
 import torch
 from torch import Tensor
 
-from coterie.core.data.sources.columns import columns_hint
-from coterie.core.data.sources.file_forms import form_of
-from coterie.core.data.sources.given_split import parts_of
+from coterie.core.data.sources.file_forms import columns_hint, form_of
 from coterie.core.data.sources.hub_sets import own_path
-from coterie.core.data.sources.opening import existing
-from coterie.core.data.sources.own_file import read_columns
+from coterie.core.data.sources.own_file import parts_of, read_columns
 from coterie.core.data.sources.part_folders import parts_in
 from coterie.core.data.sources.tables import Table
-from coterie.core.data.sources.text_files import located
+from coterie.core.data.sources.text_files import existing, located
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.msmt.data.cut import Rows, cut
 from coterie.msmt.data.task import Task
-from coterie.msmt.settings.data import ScenarioData
+from coterie.msmt.settings import ScenarioData
 
 FEW = 1000
 """Different values, at most, by which whole numbers count as a category."""

@@ -8,11 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.base import Batch, MultiTask, cross_entropy
-from coterie.msmt.models.inputs import Inputs, ScenarioEmbedding
-from coterie.msmt.models.layers import Experts, each_through, mix, mlp, towers_of
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.base import (
+    Batch,
+    Experts,
+    Inputs,
+    MultiTask,
+    ScenarioEmbedding,
+    cross_entropy,
+    each_through,
+    mix,
+    mlp,
+    towers_of,
+)
+from coterie.msmt.settings import ModelSettings
 
 
 class Aesm2(MultiTask):

@@ -7,15 +7,12 @@ from itertools import pairwise
 from torch import Tensor, nn
 
 from coterie.core.tensors.device import without_autocast
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.base import Batch, MultiTask
-from coterie.msmt.models.fast.design import Design, design_of
-from coterie.msmt.models.fast.fields import Plan, fields_of
-from coterie.msmt.models.fast.input_norm import InputNorm
-from coterie.msmt.models.fast.layers import Gates, Hidden, HiddenLayer, Towers, uniform
-from coterie.msmt.models.fast.mixing import mixed
-from coterie.msmt.models.inputs import Inputs
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.base import Batch, Inputs, MultiTask
+from coterie.msmt.models.fast.fields import Design, Plan, design_of, fields_of
+from coterie.msmt.models.fast.layers import Gates, Hidden, HiddenLayer, Towers, mixed, uniform
+from coterie.msmt.models.fast.norm import InputNorm
+from coterie.msmt.settings import ModelSettings
 
 
 class MMoE(MultiTask):

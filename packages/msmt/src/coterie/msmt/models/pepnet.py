@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.base import Batch, MultiTask
-from coterie.msmt.models.inputs import Inputs, ScenarioEmbedding
-from coterie.msmt.models.layers import mlp
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.base import Batch, Inputs, MultiTask, ScenarioEmbedding, mlp
+from coterie.msmt.settings import ModelSettings
 
 
 class PepNet(MultiTask):

@@ -7,11 +7,18 @@ from itertools import chain
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
-from coterie.msmt.data.schema import Schema
-from coterie.msmt.models.base import Batch, MultiTask
-from coterie.msmt.models.inputs import Inputs
-from coterie.msmt.models.layers import Experts, each_through, expert, mix, towers_of
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.data.task import Schema
+from coterie.msmt.models.base import (
+    Batch,
+    Experts,
+    Inputs,
+    MultiTask,
+    each_through,
+    expert,
+    mix,
+    towers_of,
+)
+from coterie.msmt.settings import ModelSettings
 
 
 class Ple(MultiTask):

@@ -1,22 +1,116 @@
-"""PF-MSMTrec's local network: experts made by a parameter template (section 3.2)."""
+"""PF-MSMTrec's local network: experts made by a template, and what scenarios share of it."""
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coterie.core.errors import UserError
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.device import without_autocast
-from coterie.msmt.data.schema import Schema
+from coterie.msmt.data.task import Schema
 from coterie.msmt.models.base import Batch, cross_entropy
-from coterie.msmt.models.fast.design import Design
-from coterie.msmt.models.fast.scenario_weight import factored_weight
-from coterie.msmt.models.fast.template_maps import template_maps
-from coterie.msmt.models.generators import Dense, Factored
+from coterie.msmt.models.fast.fields import Design
+from coterie.msmt.models.fast.layers import uniform
+from coterie.msmt.models.fast.template import factored_weight, template_maps
 from coterie.msmt.models.mmoe import MMoE
-from coterie.msmt.settings.model import ModelSettings
+from coterie.msmt.settings import ModelSettings
+
+EMBEDDING, HIDDEN = 16, 32
+DENSE_LIMIT = 20_000_000
+"""Most parameters in the heads of a dense generator."""
+
+
+class Generator(nn.Module):
+    """Embeddings, and for each expert a network "dedicated" to it that makes numbers of them.
+
+    The last layer starts at zero, hence so does everything generated.
+
+    Args:
+        n_embeddings: V, of tasks, or 1 for the client's scenario.
+        n_experts: N.
+        n_outputs: numbers that are generated for an expert.
+
+    Attributes:
+        embedding: ``(V, 16)``, standard normal at first.
+
+    Example:
+        >>> Generator(2, 4, 10)().shape
+        torch.Size([2, 4, 10])
+    """
+
+    def __init__(self, n_embeddings: int, n_experts: int, n_outputs: int) -> None:
+        super().__init__()
+        self.embedding = nn.Parameter(torch.randn(n_embeddings, EMBEDDING))
+        self.weight = uniform(n_experts, EMBEDDING, HIDDEN, n_in=EMBEDDING)
+        self.bias = uniform(n_experts, 1, HIDDEN, n_in=EMBEDDING)
+        self.head = nn.Parameter(torch.zeros(n_experts, HIDDEN, n_outputs))
+        self.head_bias = nn.Parameter(torch.zeros(n_experts, 1, n_outputs))
+
+    def forward(self) -> Tensor:
+        """Generate numbers, ``(V, N, n_outputs)``."""
+        inner = torch.relu(self.embedding @ self.weight + self.bias)
+        return torch.baddbmm(self.head_bias, inner, self.head).transpose(0, 1)
+
+
+class Factored(Generator):
+    """Generates the factors of weights 1 + v_a + u_b, D + h numbers instead of D h.
+
+    Args:
+        n_embeddings: V.
+        n_experts: N.
+        shape: (D, h) of the weights.
+    """
+
+    def __init__(self, n_embeddings: int, n_experts: int, shape: Sequence[int]) -> None:
+        super().__init__(n_embeddings, n_experts, sum(shape))
+        self.shape = tuple(shape)
+
+    def factors(self) -> tuple[Tensor, Tensor]:
+        """Generate v ``(V, N, D)`` and u ``(V, N, h)``."""
+        rows, columns = self().split(self.shape, dim=-1)
+        return rows, columns
+
+    def weights(self) -> Tensor:
+        """Generate weights ``(V, N, D, h)``."""
+        rows, columns = self.factors()
+        return rows[..., None] + (1 + columns[..., None, :])
+
+
+class Dense(Generator):
+    """Generates all D h numbers of a weight, as Eq. 3 reads; for small networks.
+
+    Args:
+        n_embeddings: V.
+        n_experts: N.
+        shape: (D, h) of the weights.
+
+    Raises:
+        UserError: the heads would have more than 20 million parameters.
+    """
+
+    def __init__(self, n_embeddings: int, n_experts: int, shape: Sequence[int]) -> None:
+        size = n_experts * (HIDDEN + 1) * math.prod(shape)
+        if size > DENSE_LIMIT:
+            raise UserError(
+                f"the generator 'full' would have {size:,} parameters, more than "
+                f"{DENSE_LIMIT:,}: take 'factored'"
+            )
+        super().__init__(n_embeddings, n_experts, math.prod(shape))
+        self.shape = tuple(shape)
+
+    def weights(self) -> Tensor:
+        """Generate weights ``(V, N, D, h)``."""
+        return 1 + self().unflatten(-1, self.shape)
+
+
+# PF-MSMTrec's local network: experts made by a parameter template (section 3.2).
 
 GeneratorName = Literal["factored", "full", "leaf"]
 
@@ -166,3 +260,89 @@ class TemplateMMoE(MMoE):
 def direction_name(name: str) -> str:
     """Name of the buffer with the direction of a tower's parameter."""
     return f"tower_{name.removeprefix('towers.').replace('.', '_')}_direction"
+
+
+# What scenarios share of the experts' first layers: W_s, all its numbers or its factors.
+
+
+class ScenarioPart(ABC):
+    """How W_s = generated + residual + ψ U* is written as a tree of parameters ``(N, ...)``."""
+
+    def __init__(self, module: TemplateMMoE) -> None:
+        self._generated = _Generated(module)
+
+    def generated(self, params: Params) -> Params:
+        """What a network of one scenario generates by its parameters."""
+        named = {f"module.{name}": value for name, value in params.items()}
+        return self.tree(functional_call(self._generated, named, ()))
+
+    @abstractmethod
+    def tree(self, generated: tuple[Tensor, ...]) -> Params:
+        """Name what was generated."""
+
+    @abstractmethod
+    def spread(self, tree: Params) -> Tensor:
+        """Give changes of W_s, ``(..., N, D, h1)``, of a tree ``(..., N, ...)``."""
+
+    def whole(self, tree: Params) -> Tensor:
+        """Give W_s itself."""
+        return self.spread(tree)
+
+
+class FullPart(ScenarioPart):
+    """All D h1 numbers of each expert's W_s."""
+
+    def tree(self, generated: tuple[Tensor, ...]) -> Params:
+        """Name W_s."""
+        return {"scenario": generated[0]}
+
+    def spread(self, tree: Params) -> Tensor:
+        """Give them as they are."""
+        return tree["scenario"]
+
+
+class FactoredPart(ScenarioPart):
+    """The factors v and u of W_s = 1 + v_a + u_b: D + h1 numbers of each expert.
+
+    Raises:
+        UserError: the network's generator makes no factors.
+    """
+
+    def __init__(self, module: TemplateMMoE) -> None:
+        if not isinstance(module.scenario_generator, Factored):
+            raise UserError(
+                "'pf.upload' factored needs factors to upload: set pf.generator to factored"
+            )
+        super().__init__(module)
+
+    def tree(self, generated: tuple[Tensor, ...]) -> Params:
+        """Name v and u."""
+        return {"scenario.rows": generated[1], "scenario.columns": generated[2]}
+
+    def spread(self, tree: Params) -> Tensor:
+        """Add rows and columns."""
+        return tree["scenario.rows"][..., None] + tree["scenario.columns"][..., None, :]
+
+    def whole(self, tree: Params) -> Tensor:
+        """Add the 1 around which the factors are."""
+        return 1 + self.spread(tree)
+
+
+def scenario_part(module: TemplateMMoE, upload: Literal["full", "factored"]) -> ScenarioPart:
+    """Make the part by what is uploaded."""
+    return FullPart(module) if upload == "full" else FactoredPart(module)
+
+
+class _Generated(nn.Module):
+    def __init__(self, module: TemplateMMoE) -> None:
+        super().__init__()
+        self.module = module
+
+    @torch.no_grad()
+    def forward(self) -> tuple[Tensor, ...]:
+        """W_s ``(N, D, h1)``, and its factors where it has any, ``(N, D)`` and ``(N, h1)``."""
+        generator = self.module.scenario_generator
+        if not isinstance(generator, Factored):
+            return (self.module.scenario_generated(),)
+        rows, columns = generator.factors()
+        return self.module.scenario_generated(), rows[0], columns[0]

@@ -16,11 +16,11 @@ CATALOGUE = Catalogue(
         4: "coterie.msmt.tables.main_table:table_4",
         5: "coterie.msmt.tables.main_table:table_5",
         6: "coterie.msmt.tables.ablations:table_6",
-        7: "coterie.msmt.tables.experts:table_7",
+        7: "coterie.msmt.tables.ablations:table_7",
         8: "coterie.msmt.tables.ablations:table_8",
-        9: "coterie.msmt.tables.experts:table_9",
+        9: "coterie.msmt.tables.ablations:table_9",
     },
-    figures={3: "coterie.msmt.tables.convergence:convergence_figure"},
+    figures={3: "coterie.msmt.tables.main_table:convergence_figure"},
     elsewhere={1: "table 1 describes the data sets, say: coterie data world"},
 )
 make_table = CATALOGUE.make_table

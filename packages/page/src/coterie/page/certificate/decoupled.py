@@ -22,12 +22,11 @@ from coterie.core.methods.kit.training import same_for_all
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.certificate.answering import FollowersPart
+from coterie.page.algorithm import DecoupledServer, DecoupledServerState, moved_mean
 from coterie.page.certificate.game import Answer, Deviation
-from coterie.page.certificate.stages import Trained, outcome
-from coterie.page.decoupled.algorithm import DecoupledServer, DecoupledServerState, moved_mean
-from coterie.page.decoupled.client import DecoupledClient
-from coterie.page.decoupled.messages import DecoupledState
+from coterie.page.certificate.stages import FollowersPart, Trained, outcome
+from coterie.page.client import DecoupledClient
+from coterie.page.messages import DecoupledState
 
 _KEPT = 8  # first stages and courses, one a key: more than the fresh seeds of a usual test
 

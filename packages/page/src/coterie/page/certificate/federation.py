@@ -15,7 +15,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.repeated import RepeatedBatches
+from coterie.core.data.samples.samples import RepeatedBatches
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import concatenate
@@ -24,11 +24,10 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.page.algorithm import PageServer
-from coterie.page.certificate.answering import FollowersPart
 from coterie.page.certificate.game import Answer, Deviation
-from coterie.page.certificate.stages import Condition, Trained, outcome
+from coterie.page.certificate.stages import Condition, FollowersPart, Trained, outcome
 from coterie.page.client import PageClient
-from coterie.page.game.utility import leaders_reward
+from coterie.page.game import leaders_reward
 from coterie.page.messages import ClientState
 
 _KEPT = 8  # first stages, one a key: more than the fresh seeds of a usual test

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from coterie.core.cli.arguments import Arguments, wants_help
-from coterie.core.cli.output import aside, print_json, print_rows, say, tell
+from coterie.core.cli.command import Arguments, aside, print_json, print_rows, say, tell, wants_help
 from coterie.core.errors import UserError
 from coterie.core.settings.configuration import split
 from coterie.core.settings.parser import leaves
-from coterie.page.settings.certificate import CertificateSettings
+from coterie.page.settings import CertificateSettings
 
 ABOUT = (
     "Test how much a player of a trained run would gain by one deviation from the learned play: "
@@ -45,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
             "settings as flags, listed by coterie page certify --help"
         )
     # Torch only where it is needed: --help does not wait for it.
-    from coterie.core.run.process import computing_as
+    from coterie.core.run.driver import computing_as
     from coterie.core.run.serving import open_run
     from coterie.page.certificate.of_run import certify_run, save
 

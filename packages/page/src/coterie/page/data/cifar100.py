@@ -17,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
 from coterie.page.data.task import Labelled
-from coterie.page.settings.tasks import TASKS
+from coterie.page.tasks import TASKS
 
 N_CLASSES = 100
 _FILES = next(entry.files for entry in TASKS if entry.name == "cifar-100")

@@ -8,19 +8,107 @@ arXiv 1812.01097).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import find_file
 from coterie.page.data.archive import files_in
-from coterie.page.data.characters import SYMBOLS, WINDOW, encode, windows
-from coterie.page.data.plays import speeches
-from coterie.page.settings.tasks import TASKS
+from coterie.page.tasks import TASKS
+
+SYMBOLS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+"""LEAF's symbols in LEAF's order; a symbol's place is its class."""
+
+WINDOW = 80
+"""Length of a sequence."""
+
+_UNKNOWN = SYMBOLS.index(" ")
+_CODES = np.full(257, _UNKNOWN, dtype=np.uint8)
+_CODES[[ord(symbol) for symbol in SYMBOLS]] = np.arange(len(SYMBOLS))
+
+
+def encode(text: str) -> Tensor:
+    """Number the characters, ``(n,)`` uint8; one that is no symbol counts as a space.
+
+    Example:
+        >>> encode("A~}").tolist()
+        [25, 1, 79]
+    """
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    return torch.from_numpy(_CODES[np.minimum(points, 256)])
+
+
+def windows(text: str) -> tuple[Tensor, Tensor]:
+    """Cut a text into all runs of `WINDOW` characters and the characters that follow them.
+
+    White space shrinks to single spaces.
+
+    Returns:
+        ``(n, WINDOW)`` uint8, a view that costs no memory, and ``(n,)`` uint8; n is 0 for a text
+        that is too short.
+
+    Example:
+        >>> x, y = windows("a" * 80 + "bc")
+        >>> x.shape, y.tolist() == encode("bc").tolist()
+        (torch.Size([2, 80]), True)
+    """
+    codes = encode(re.sub(r"\s+", " ", text).strip())
+    n = max(len(codes) - WINDOW, 0)
+    if not n:
+        return codes.new_empty(0, WINDOW), codes.new_empty(0)
+    return codes.unfold(0, WINDOW, 1)[:n], codes[WINDOW:]
+
+
+# Who says what in plays of which each line of a speech is ``SPEAKER<TAB>text`` or ``<TAB>text``.
+#
+# A speaker's name may go over two lines, stage directions stand in square brackets, and what
+# precedes the first act or scene is the list of persons.
+
+_HEADING = re.compile(r"(ACT|SCENE|PROLOGUE|INDUCTION|EPILOGUE)\b")
+_DIRECTION = re.compile(r"\[[^\]]*\]")
+
+
+def speeches(play: str) -> dict[str, str]:
+    """Join all that each speaker says, by speaker in order of appearance.
+
+    Example:
+        >>> play = ["ACT I", "", "HAL|Now,", "|Ned.", "", "NED|My lord?", "", "|[Exit]", "HAL|Go."]
+        >>> speeches("@".join(play).replace("|", chr(9)).replace("@", chr(10)))["HAL"].split()
+        ['Now,', 'Ned.', 'Go.']
+    """
+    said: dict[str, list[str]] = {}
+    for speaker, text in _lines(play.splitlines()):
+        said.setdefault(speaker, []).append(text)
+    joined = {speaker: _DIRECTION.sub("", "\n".join(texts)) for speaker, texts in said.items()}
+    return {speaker: text.strip() for speaker, text in joined.items() if text.strip()}
+
+
+def _lines(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """Yield the speaker and the text of each line of a speech."""
+    speaker, pending = "", ""
+    first = next((k for k, line in enumerate(lines) if _HEADING.match(line)), 0)
+    for line in lines[first:]:
+        name, tab, text = line.partition("\t")
+        name = name.strip()
+        if _HEADING.match(name):
+            speaker, pending = "", ""
+        elif not tab:
+            # A blank line ends nothing: directions interrupt speeches.
+            pending = name
+            speaker = "" if name else speaker
+        else:
+            speaker = f"{pending} {name}".strip() if name else speaker
+            pending = ""
+            if speaker and text.strip():
+                yield speaker, text.strip()
+
 
 N_CLASSES = len(SYMBOLS)
 

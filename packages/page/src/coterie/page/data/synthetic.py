@@ -17,7 +17,7 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 from coterie.page.data.task import Task
 
 _PIECE = 8192  # samples labelled at a time by rules of their own; bounds the copies of W_i

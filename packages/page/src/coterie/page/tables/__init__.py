@@ -11,11 +11,11 @@ CATALOGUE = Catalogue(
         3: "coterie.page.tables.skew:skew_table",
         4: "coterie.page.tables.properties:property_table",
         5: "coterie.page.tables.times:time_table",
-        6: "coterie.page.tables.dial:dial_table",
+        6: "coterie.page.tables.properties:dial_table",
     },
     figures={
-        2: "coterie.page.tables.rewards:reward_figure",
-        3: "coterie.page.tables.ablations:ablation_figure",
+        2: "coterie.page.tables.figures:reward_figure",
+        3: "coterie.page.tables.figures:ablation_figure",
     },
     seeds=(0, 1, 2),
 )

@@ -12,8 +12,7 @@ from coterie.core.tables.result import NAN, RunResult, known
 from coterie.core.tables.sheet import Line, Sheet, cell
 from coterie.page.published import printed
 from coterie.page.tables.layout import THOUSAND, plain
-from coterie.page.tables.runs import CHOSEN_BY, GLOBAL, LOCAL
-from coterie.page.tables.study import DECOUPLED, OWN, PERSONALISED, Study
+from coterie.page.tables.study import CHOSEN_BY, DECOUPLED, GLOBAL, LOCAL, OWN, PERSONALISED, Study
 
 COLUMNS = {"global": f"eval/{GLOBAL}", "local": f"eval/{LOCAL}"}
 STILL = 0.001

@@ -13,18 +13,17 @@ from coterie.core.tables.result import RunResult, at_best
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tables.study import Results
 from coterie.page.published import accuracies as printed
-from coterie.page.tables.contrast import comparison_notes, verdict_notes
 from coterie.page.tables.layout import (
     THOUSAND,
     accuracies,
     add_accuracies,
+    comparison_notes,
     four_panels,
     percent,
     plain,
+    verdict_notes,
 )
-from coterie.page.tables.references import MAJORITY
-from coterie.page.tables.runs import GLOBAL, LOCAL, OTHERS
-from coterie.page.tables.study import BOUNDS, DECOUPLED, OWN, Study
+from coterie.page.tables.study import BOUNDS, DECOUPLED, GLOBAL, LOCAL, MAJORITY, OTHERS, OWN, Study
 
 _MB = 1e6
 _NOTES = (

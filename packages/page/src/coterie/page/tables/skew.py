@@ -9,19 +9,16 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.tables.contrast import contrasts, rank
-from coterie.core.tables.curves import bars
-from coterie.core.tables.plots import Bars
+from coterie.core.tables.paired import contrasts, rank
+from coterie.core.tables.plots import Bars, bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, at_best
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.page.published import accuracies
-from coterie.page.settings.run import Settings
-from coterie.page.tables.contrast import column_values, ordinal
-from coterie.page.tables.layout import add_accuracies, percent
-from coterie.page.tables.runs import COLUMNS
-from coterie.page.tables.study import DECOUPLED, OWN, PERSONALISED, Study
+from coterie.page.settings import Settings
+from coterie.page.tables.layout import add_accuracies, column_values, ordinal, percent
+from coterie.page.tables.study import COLUMNS, DECOUPLED, OWN, PERSONALISED, Study
 
 
 @dataclass(frozen=True)

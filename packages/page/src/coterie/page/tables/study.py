@@ -8,20 +8,94 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
 from coterie.core.methods.registry import METHODS
+from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tables import study
+from coterie.core.tables.following import follow
 from coterie.core.tables.result import Make, RunResult
+from coterie.page.certificate.of_run import before_learning, certify_run
 from coterie.page.data.task import Task
 from coterie.page.experiment import Experiment
 from coterie.page.paper import PAPER
 from coterie.page.published import departures
 from coterie.page.readings import resolve
-from coterie.page.settings.run import DEMONSTRATION, Settings
-from coterie.page.settings.tasks import OF_TASK, TASKS
-from coterie.page.tables.references import MAJORITY, majority_run
-from coterie.page.tables.runs import train
+from coterie.page.settings import DEMONSTRATION, Settings
+from coterie.page.tasks import OF_TASK, TASKS
+
+CHOSEN_BY = "eval/accuracy"
+GLOBAL, LOCAL, OTHERS = "server_accuracy", "personal_accuracy", "global_accuracy"
+"""The two columns of the paper's tables, and the global model on each client's samples."""
+COLUMNS = {"global": f"test/{GLOBAL}", "local": f"test/{LOCAL}"}
+"""The columns of the paper's tables, and what is measured for them in the best round."""
+
+
+def train(settings: Settings) -> RunResult:
+    """Run a federation to its end.
+
+    What is found beside the curves: ``settled``, whether the run ended before the last round, as
+    the game had come to rest; ``certificate``, what the certificate says of the run's end, and
+    ``certificate_before``, of the run before anything was learnt, where they are asked for.
+    """
+    module = FederatedRun(Experiment(settings).federation())
+    result = follow(module)
+    result.found["settled"] = module.round < settings.rounds
+    if settings.method == "page" and settings.certify:
+        for name, run in (("certificate_before", before_learning(module)), ("certificate", module)):
+            found = certify_run(run, settings.certificate, progress=False)
+            result.found[name] = found.to_dict()
+    return result
+
+
+# The trivial baseline of Table 1: the class that is most frequent in training.
+
+MAJORITY = "majority class"
+
+
+def majority_run(settings: Settings) -> RunResult:
+    """Measure the majority classes of a task, as a run of one round."""
+    return majority(Experiment(settings).task)
+
+
+def majority(task: Task) -> RunResult:
+    """Guess the most frequent class of all training samples, or of the client's own.
+
+    ``server_…`` is the common guess on the server's samples, ``global_…`` the same on each
+    client's, ``personal_…`` each client's own guess on its own.
+    """
+    counts = class_counts(task.clients.train, task.n_classes)
+    common, own = counts.sum(0).argmax(), counts.argmax(1)
+    found: dict[str, float] = {}
+    held = {"eval": (task.server_valid, task.clients.valid)}
+    held["test"] = (task.server_test, task.clients.test)
+    for part, (server, clients) in held.items():
+        if len(server.get("y", ())):
+            found[f"{part}/{GLOBAL}"] = float((server["y"] == common).double().mean())
+        found[f"{part}/{OTHERS}"] = _mean_share(clients, common.expand(len(clients)))
+        found[f"{part}/{LOCAL}"] = _mean_share(clients, own)
+    result = RunResult(chosen_by=CHOSEN_BY)
+    result.note(found | {CHOSEN_BY: 0.0})  # there is nothing to choose
+    return result
+
+
+def class_counts(data: SampleData, n_classes: int) -> Tensor:
+    """Samples of each class of each client, ``(C, n_classes)`` int64."""
+    rows = torch.arange(len(data)).repeat_interleave(data.lengths)
+    flat = torch.bincount(rows * n_classes + data.samples["y"], minlength=len(data) * n_classes)
+    return flat.reshape(len(data), n_classes)
+
+
+def _mean_share(data: SampleData, guess: Tensor) -> float:
+    """Mean over the clients with samples of how many of theirs have the class guessed."""
+    right = (data.samples["y"] == guess.repeat_interleave(data.lengths)).double()
+    share = torch.segment_reduce(right, "mean", lengths=data.lengths)
+    return float(share[data.lengths > 0].mean())
+
 
 NAMES = {
     "local": "local only",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.methods import fedavg
-from coterie.core.methods.kit import averaging
+from coterie.core.methods.kit import uploads
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tables.report import Report
@@ -18,7 +18,7 @@ from coterie.core.tables.stopwatch import Place, Stopwatch, one_thread
 from coterie.page import algorithm
 from coterie.page.experiment import Experiment
 from coterie.page.published import printed
-from coterie.page.settings.run import Settings
+from coterie.page.settings import Settings
 from coterie.page.tables.study import Study
 
 TRAINING, AGGREGATION, EVALUATION = "local training", "aggregation", "evaluation"
@@ -116,8 +116,8 @@ def _places(module: FederatedRun) -> list[Place]:
     common: list[Place] = [
         (client.local, "batches", TRAINING),
         (client.local, "train", TRAINING),
-        (averaging.Weighted, "of", AGGREGATION),
-        (averaging.Weighted, "merge", AGGREGATION),
+        (uploads.Weighted, "of", AGGREGATION),
+        (uploads.Weighted, "merge", AGGREGATION),
         (server, "evaluate_if_due", EVALUATION),
     ]
     if not isinstance(server, algorithm.PageServer):

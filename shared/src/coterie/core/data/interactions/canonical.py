@@ -1,4 +1,4 @@
-"""Rows in an order that depends on what they say alone, not on where they stood in a file.
+"""In which order rows stand, and a digest of them: what a run is made from.
 
 Users and items are numbered by first appearance, so without this a file that is exported again in
 another order would give other numbers to its users and items, and every draw would fall otherwise.
@@ -6,11 +6,16 @@ another order would give other numbers to its users and items, and every draw wo
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.tensors.masks import where_true
+from coterie.core.tensors.ordering import where_true
+from coterie.core.tensors.saved import digest
 
 
 def canonical(interactions: Interactions) -> Interactions:
@@ -56,3 +61,51 @@ def _places(names: list[str]) -> Tensor:
     found = torch.empty(len(names), dtype=torch.int64)
     found[torch.tensor(sorted(range(len(names)), key=names.__getitem__))] = torch.arange(len(names))
     return found
+
+
+# A digest of interactions: what a run, or a result that is kept, was made from.
+
+
+def data_digest(interactions: Interactions) -> str:
+    """Hash who touched what and when, how it was rated, all ids, and what is known of them.
+
+    Not where the rows came from: the same rows elsewhere, or in another format, are the same data.
+    Rows count in their order, which is canonical for a file of the user's own
+    (`coterie.core.data.interactions.canonical`).
+    """
+    values = dict(vars(interactions))
+    del values["source"]
+    return digest(values)
+
+
+# The mark of an export, by which its rows are read back in the order that they had.
+#
+# A file of the user's own is sorted, since the order of its rows means nothing. An export of a
+# known data set has that set's order, and with it the numbers of users and items: read back in that
+# order, a run makes the same numbers. The mark is a digest; rows that were changed since are
+# sorted.
+
+MARK = "_coterie.json"
+
+
+def exportable(found: Interactions) -> Interactions:
+    """Interactions without what files of one's own have no column for, and what filters noted.
+
+    Titles are trimmed, as they are in every file of one's own.
+    """
+    titles = found.titles and [title.strip() for title in found.titles]
+    return replace(found, titles=titles, brands=None, user_features=None, dropped=(), besides=None)
+
+
+def mark_of(found: Interactions) -> str:
+    """The text of the mark."""
+    return json.dumps({"digest": data_digest(exportable(found))}) + "\n"
+
+
+def is_as_exported(path: Path, found: Interactions) -> bool:
+    """Whether what was found at a path is an export whose rows are as they were written."""
+    try:
+        mark = (path / MARK).read_text()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return mark == mark_of(found)

@@ -1,4 +1,4 @@
-"""Which organisation holds which columns (items, or the users of a transposed matrix)."""
+"""Which organisation holds which columns of a matrix of ratings, and which cells it trains on."""
 
 from __future__ import annotations
 
@@ -9,12 +9,42 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.alignment import Alignment, columns_of
-from coterie.core.data.interactions.genres import GENRES, genre_table
-from coterie.core.data.interactions.interactions import TEST, TRAIN, Interactions
-from coterie.core.data.samples.sizes import equal_sizes
+from coterie.core.data.interactions.features import GENRES, genre_table
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.samples.partitions import equal_sizes
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
+
+Alignment = Literal["user", "item"]
+
+
+def rows_of(interactions: Interactions, alignment: Alignment) -> tuple[Tensor, int]:
+    """Row number of every interaction, ``(n,)`` int64, and the number of rows."""
+    if alignment == "user":
+        return interactions.user, interactions.n_users
+    return interactions.item, interactions.n_items
+
+
+def columns_of(interactions: Interactions, alignment: Alignment) -> tuple[Tensor, int]:
+    """Column number of every interaction, ``(n,)`` int64, and the number of columns."""
+    return rows_of(interactions, "item" if alignment == "user" else "user")
+
+
+def features_of(
+    interactions: Interactions, alignment: Alignment
+) -> tuple[Tensor | None, Tensor | None]:
+    """What is known of rows and of columns, ``(n_rows, d_r)`` and ``(n_columns, d_c)`` float32.
+
+    Of users their profile, of items which of the `GENRES` they have; None where neither is known.
+    """
+    users = None if interactions.user_features is None else interactions.user_features.values
+    items = None if interactions.genres is None else genre_table(interactions.genres)
+    if items is not None and not bool(items.any()):
+        items = None
+    return (users, items) if alignment == "user" else (items, users)
+
+
+# Which organisation holds which columns (items, or the users of a transposed matrix).
 
 Partitioning = Literal["whole", "uniform", "genre", "source"]
 
@@ -201,3 +231,76 @@ def count_parts(columns: Tensor, part: Tensor, parts: Sequence[int], n_columns: 
     """
     counts = [torch.bincount(columns[part == one], minlength=n_columns) for one in parts]
     return torch.stack(counts, 1)
+
+
+# Which rated cells are to train on, to choose by, to report; which rows domains have in common.
+
+
+def split_cells(cells: int | Tensor, key: Key, test: float = 0.1, valid: float = 0.1) -> Tensor:
+    """Deal out all cells in one keyed permutation, with exact counts.
+
+    The first ``int((1 - test) n)`` of the permutation are not of the test, so the test cells are
+    the same whatever ``valid`` is. Ratings and what is made of them (likes) share the split.
+
+    Args:
+        cells: number of cells n, or ``(n,)`` distinct int64 ids by which they are drawn: then a
+            cell's place in the permutation does not depend on the order of the rows.
+        key: of the permutation.
+        test: share of all cells.
+        valid: share of all cells.
+
+    Returns:
+        ``(n,)`` int64 part of every cell: `TRAIN`, `VALID` or `TEST`.
+
+    Raises:
+        UserError: impossible shares, or nothing is left to train on.
+
+    Example:
+        >>> part = split_cells(1000, Key.from_seed(0))
+        >>> part.bincount().tolist()
+        [800, 100, 100]
+        >>> torch.equal(part == TEST, split_cells(1000, Key.from_seed(0), valid=0.0) == TEST)
+        True
+    """
+    if min(test, valid) < 0 or test + valid >= 1:
+        raise UserError(
+            f"shares of {test:g} for the test and {valid:g} for validation leave nothing to train "
+            "on: choose shares from 0 on that sum to less than 1"
+        )
+    ids = torch.arange(cells) if isinstance(cells, int) else cells
+    n = ids.numel()
+    not_test = int(n * (1 - test))
+    n_train = not_test - round(n * valid)
+    if n_train < 1:
+        raise UserError(
+            f"{n} ratings leave none to train on: choose more data, or lower test {test:g} or "
+            f"valid {valid:g}"
+        )
+    draws = key.fold("cells").bits(ids)
+    held_out = torch.where(draws < _following(draws, not_test), VALID, TEST)
+    return torch.where(draws < _following(draws, n_train), TRAIN, held_out)
+
+
+def common_rows(n_rows: int, fraction: float, key: Key) -> Tensor:
+    """Which rows all domains know to be the same, ``(n_rows,)`` bool; others are each one's own.
+
+    The fraction is rounded to whole rows; those of a fraction are among those of a larger one.
+
+    Raises:
+        UserError: the fraction is not in [0, 1].
+
+    Example:
+        >>> int(common_rows(9, 0.5, Key.from_seed(0)).sum())
+        4
+    """
+    if not 0 <= fraction <= 1:
+        raise UserError(f"a fraction of {fraction:g} of common rows: choose from 0 to 1")
+    draws = key.fold("common").bits(torch.arange(n_rows))
+    return draws < _following(draws, round(fraction * n_rows))
+
+
+def _following(draws: Tensor, count: int) -> Tensor:
+    """Give the draw that follows the ``count`` smallest, ``()``; after the last, a number above."""
+    if count >= draws.numel():
+        return torch.full((), torch.iinfo(torch.int64).max)
+    return draws.kthvalue(count + 1).values

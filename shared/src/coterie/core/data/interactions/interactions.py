@@ -1,18 +1,63 @@
-"""The one in-memory form of a data set: who touched what, and when."""
+"""The one in-memory form of a data set: who touched what and when, and what filters leave out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.dropped import Dropped
 from coterie.core.errors import UserError
-from coterie.core.tensors.appearance import by_first_appearance
-from coterie.core.tensors.masks import where_true
+from coterie.core.tensors.ordering import by_first_appearance, where_true
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What one filter left out.
+
+    Attributes:
+        why: what the rows are, as ``rated below 4``.
+        rows: how many went.
+        of: how many there were before.
+        users: users who have no row left by it.
+        items: items that have no row left by it.
+    """
+
+    why: str
+    rows: int
+    of: int
+    users: int = 0
+    items: int = 0
+
+    def __str__(self) -> str:
+        """Say it in one line.
+
+        Example:
+            >>> str(Dropped("rated below 4", 1200, 3000, users=2, items=1))
+            'left out: 1,200 of 3,000 rows, rated below 4 (2 users and 1 item have none left)'
+        """
+        gone = [_counted(self.users, "user")] * (self.users > 0)
+        gone += [_counted(self.items, "item")] * (self.items > 0)
+        have = "has" if self.users + self.items == 1 else "have"
+        without = f" ({' and '.join(gone)} {have} none left)" if gone else ""
+        return f"left out: {self.rows:,} of {_counted(self.of, 'row')}, {self.why}{without}"
+
+
+def in_words(dropped: Iterable[Dropped]) -> list[str]:
+    """Say what filters left out, a line each, in their order; nothing of one that left all in.
+
+    This is all that commands print and runs keep of it.
+    """
+    return [str(each) for each in dropped if each.rows]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+# The one in-memory form of a data set: who touched what, and when.
 
 TRAIN, VALID, TEST = range(3)
 _BY_ROW = ("user", "item", "time", "rating", "split")
@@ -204,3 +249,47 @@ def _absent(before: Interactions, after: Interactions) -> tuple[int, int]:
         present(before.user, users) - present(after.user, users),
         present(before.item, items) - present(after.item, items),
     )
+
+
+# The k-core filter.
+
+
+def k_core(interactions: Interactions, k: int) -> Interactions:
+    """Keep the largest part in which every user and every item has at least k interactions.
+
+    Users and items below k are dropped in turn until none is left below; rows keep their order,
+    numbers are given anew by first appearance. A pair that occurs twice counts twice.
+
+    Raises:
+        UserError: if nothing is left, or k is negative.
+    """
+    if k < 0:
+        raise UserError(f"k of the k-core is {k}: choose 0 (no filter) or more")
+    stays = _staying(interactions, k)
+    if not bool(stays.any()):
+        raise UserError(
+            f"nothing of {interactions.source} is left after the {k}-core: give a smaller "
+            "--data.min_interactions"
+        )
+    why = f"of users or items with fewer than {k} interactions (the {k}-core)"
+    return interactions.without(~stays, why).renumbered()
+
+
+def _staying(interactions: Interactions, k: int) -> Tensor:
+    """Which rows are in the k-core, ``(n,)`` bool."""
+    user, item = interactions.user, interactions.item
+    of_user = torch.bincount(user, minlength=interactions.n_users)
+    of_item = torch.bincount(item, minlength=interactions.n_items)
+    stays = torch.ones(len(interactions), dtype=torch.bool)
+    while _some_below(of_user, k) or _some_below(of_item, k):
+        # Whoever was dropped has 0 rows left, so a row that went does not come back.
+        now = (of_user >= k).index_select(0, user) & (of_item >= k).index_select(0, item)
+        gone = where_true(stays & ~now)
+        of_user -= torch.bincount(user.index_select(0, gone), minlength=of_user.numel())
+        of_item -= torch.bincount(item.index_select(0, gone), minlength=of_item.numel())
+        stays = now
+    return stays
+
+
+def _some_below(count: Tensor, k: int) -> bool:
+    return bool(((count > 0) & (count < k)).any())

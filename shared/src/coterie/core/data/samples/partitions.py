@@ -7,14 +7,168 @@ two rows. Every scheme ends: a request that cannot be met is a `UserError`.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.margins import Counts, Floats, counts_with_margins
-from coterie.core.data.samples.sizes import check_enough, equal_sizes, log_normal_sizes
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
+
+_SIGMA = 1e6  # beyond which sizes would overflow; one client has everything long before
+
+
+def equal_sizes(n_samples: int, n_clients: int) -> Tensor:
+    """Sizes that differ by 1 at most and sum to n, ``(C,)`` int64.
+
+    Raises:
+        UserError: fewer samples than clients, or no clients.
+
+    Example:
+        >>> equal_sizes(10, 3).tolist()
+        [3, 3, 4]
+    """
+    check_enough(n_samples, n_clients, 1)
+    return torch.arange(n_clients + 1).mul(n_samples).div(n_clients, rounding_mode="floor").diff()
+
+
+def log_normal_sizes(
+    n_samples: int, n_clients: int, sigma: float, key: Key, *, min_size: int = 1
+) -> Tensor:
+    """Draw log-normal sizes that sum to the number of samples.
+
+    Sizes that fall below ``min_size`` are raised to it, at the cost of the others.
+
+    Args:
+        n_samples: number of samples n.
+        n_clients: number of clients C.
+        sigma: standard deviation of the logarithm of a size; 0 = equal parts.
+        key: of the draw.
+        min_size: least size.
+
+    Returns:
+        ``(C,)`` int64 with sum n.
+
+    Raises:
+        UserError: n < C ``min_size``, or sigma is negative or beyond any use.
+    """
+    if not 0 <= sigma <= _SIGMA:
+        raise UserError(f"sigma is {sigma:g}: choose a number from 0 to {_SIGMA:g}")
+    check_enough(n_samples, n_clients, min_size, "min_size")
+    clients = key.fold("sizes").fold(torch.arange(n_clients))
+    logs = (sigma * clients.normal(dtype=torch.float64)).numpy()
+    return _apportion(np.exp(logs - logs.max()), n_samples, min_size)
+
+
+def check_enough(n_samples: int, n_clients: int, least: int, setting: str = "") -> None:
+    """Refuse more clients than can have ``least`` samples each; ``setting`` is what that is called.
+
+    Raises:
+        UserError: with the remedy.
+    """
+    if n_clients < 1:
+        raise UserError(f"n_clients is {n_clients}: choose 1 or more")
+    if least < 0:
+        raise UserError(f"{setting} is {least}: choose 0 or more")
+    if n_samples < max(n_clients * least, 1):
+        remedy = f"lower n_clients or {setting}" if setting else "lower n_clients"
+        raise UserError(
+            f"{n_samples} samples cannot give {least} to each of {n_clients} clients: {remedy}"
+        )
+
+
+def _apportion(weights: npt.NDArray[np.float64], total: int, least: int) -> Tensor:
+    """Whole numbers near ``weights`` that sum to ``total``, each at least ``least``."""
+    raised = np.zeros(len(weights), dtype=bool)
+    beyond = weights / weights.sum() * total - least
+    while (low := ~raised & (beyond < 0)).any():  # each pass raises one more at least
+        raised |= low
+        free = total - least * raised.sum()
+        share = weights / max(weights[~raised].sum(), np.finfo(float).tiny)
+        beyond = np.where(raised, 0.0, share * free - least)
+    ends = np.floor(beyond.cumsum() + 0.5).astype(np.int64)
+    return torch.from_numpy(np.diff(ends, prepend=0) + least)
+
+
+# Tables of counts with given sums of rows and columns, as near as may be to given ratios.
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+_PASSES = 1000
+_CLOSE = 1e-3  # of a sample, in every row
+_TAIL = -30.0  # logarithm of a ratio below which it matters only when margins ask for it
+_DEEPEST = -200.0  # where the tail ends, so that every cell keeps a ratio that can be raised
+
+
+def counts_with_margins(log_ratios: Floats, rows: Counts, columns: Counts) -> Counts:
+    """Share out ``columns`` among rows of given sizes, each near its own ratios.
+
+    The ratios times the sizes are fitted to both margins (iterative proportional fitting, Deming
+    and Stephan, 1940) and rounded so that the margins hold exactly. Ratios that contradict the
+    margins are bent as far as these ask, alike for all rows: nobody is served first.
+
+    Args:
+        log_ratios: ``(R, K)``, finite logarithms; the ratios of a row sum to 1.
+        rows: ``(R,)``, with the same total as ``columns``.
+        columns: ``(K,)``.
+
+    Returns:
+        ``(R, K)`` with exactly these sums.
+
+    Raises:
+        ValueError: the totals differ, or a number is negative.
+
+    Example:
+        >>> ratios = np.array([[0.99, 0.01], [0.5, 0.5]])
+        >>> counts_with_margins(np.log(ratios), np.array([4, 4]), np.array([6, 2])).tolist()
+        [[4, 0], [2, 2]]
+    """
+    if rows.sum() != columns.sum() or min(rows.min(), columns.min(), 0) < 0:
+        raise ValueError("rows and columns must be 0 or more, with equal totals")
+    table = _fit(np.exp(_shorten_tail(log_ratios)), rows, columns)
+    return _mend(_round_columns(table), table, rows)
+
+
+def _shorten_tail(logs: Floats) -> Floats:
+    """Keep the order of ratios too small for a float: what is lacking comes from the next best."""
+    factor = min(1.0, (_DEEPEST - _TAIL) / min(float(logs.min()) - _TAIL, -1.0))
+    return np.where(logs < _TAIL, _TAIL + (logs - _TAIL) * factor, logs)
+
+
+def _fit(ratios: Floats, rows: Counts, columns: Counts) -> Floats:
+    table: Floats = ratios * rows[:, None]
+    for _ in range(_PASSES):
+        table *= _quotient(columns, table.sum(0))
+        sums = table.sum(1)
+        if np.abs(sums - rows).max() < _CLOSE:
+            break
+        table *= _quotient(rows, sums)[:, None]
+    return table * _quotient(columns, table.sum(0))
+
+
+def _quotient(wanted: Counts, had: Floats) -> Floats:
+    return np.divide(wanted, had, out=np.zeros_like(had), where=had > 0)
+
+
+def _round_columns(table: Floats) -> Counts:
+    """Keep the sums of the columns; each starts at an offset of its own, so that errors differ."""
+    offset = (np.arange(table.shape[1]) + 0.5) / table.shape[1]
+    steps = np.floor(table.cumsum(0) + offset).astype(np.int64)
+    return np.diff(steps, axis=0, prepend=0)
+
+
+def _mend(counts: Counts, table: Floats, rows: Counts) -> Counts:
+    """Move single samples within a column, from rows that have too many to rows that lack some."""
+    excess = counts.sum(1) - rows
+    for _ in range(int(np.abs(excess).sum()) // 2):
+        giver, taker = int(excess.argmax()), int(excess.argmin())
+        over = (counts[giver] - table[giver]) - (counts[taker] - table[taker])
+        column = int(np.where(counts[giver] > 0, over, -np.inf).argmax())
+        counts[[giver, taker], column] += [-1, 1]
+        excess[[giver, taker]] += [-1, 1]
+    return counts
+
 
 _DRAWS = 200  # of a division by class, until each client has enough samples
 _ALPHA = (1e-6, 1e12)  # what the Dirichlet generator can draw; beyond, nothing changes

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key, shuffle_rows
 from coterie.core.tensors.ordering import adjacent
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 S = TypeVar("S", bound="Samples")
 
@@ -332,3 +332,29 @@ def _shuffles(data: SampleData, epochs: int, key: Key) -> Tensor:
     row, position = owners.rows, owners.positions
     keys = [key.fold("epoch", epoch).take(row) for epoch in range(epochs)]
     return torch.stack([shuffle_rows(each, row, position) for each in keys])
+
+
+# Batches of clients that stand in a stack more than once.
+
+
+class RepeatedBatches:
+    """Batches of clients that come more than once, as to be trained with several rates at once.
+
+    Args:
+        batches: of N clients.
+        who: ``(K,)`` int64, which of them each row is.
+        epochs: ``(K,)`` int64 passes of each row.
+
+    Attributes:
+        per_epoch: ``(K,)`` int64.
+        steps: ``(K,)`` int64.
+    """
+
+    def __init__(self, batches: CountedBatches, who: Tensor, epochs: Tensor) -> None:
+        self._batches, self._who = batches, who
+        self.per_epoch = batches.per_epoch[who]
+        self.steps = epochs * self.per_epoch
+
+    def __call__(self, number: int, rows: Tensor) -> dict[str, Tensor]:
+        """Batch ``number`` of the rows, each field ``(K, B, ...)``."""
+        return self._batches(number, self._who[rows])

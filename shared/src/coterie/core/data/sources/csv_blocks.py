@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import csv as arrow_csv
 
-from coterie.core.data.sources.opening import DAMAGE, opened
-from coterie.core.data.sources.text_files import located, unreadable
+from coterie.core.data.sources.text_files import DAMAGE, located, opened, unreadable
 from coterie.core.errors import UserError, nearest
 
 _BLOCK = 8 << 20  # bytes of text in memory at a time
@@ -92,7 +91,7 @@ class Block:
 
 
 def csv_blocks(path: Path, form: CsvForm) -> Iterator[Block]:
-    """Read a file: plain or packed, see `coterie.core.data.sources.opening.opened`.
+    """Read a file: plain or packed, see `coterie.core.data.sources.text_files.opened`.
 
     Raises:
         UserError: naming the line, if a row has another number of fields, a field is missing, or

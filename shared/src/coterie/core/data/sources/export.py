@@ -9,11 +9,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from coterie.core.data.interactions.digest import data_digest
+from coterie.core.data.interactions.canonical import MARK, data_digest, exportable, mark_of
 from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
-from coterie.core.data.sources.dataset_objects import temporary_in
-from coterie.core.data.sources.exported_order import MARK, exportable, mark_of
-from coterie.core.data.sources.saved_sets import write_saved
+from coterie.core.data.sources.hub_sets import temporary_in
+from coterie.core.data.sources.part_folders import write_saved
 from coterie.core.errors import UserError
 from coterie.core.files import writing
 

@@ -8,22 +8,113 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from coterie.core.data.interactions.interactions import Interactions
-from coterie.core.data.sources.arrow_files import read_arrow_table
-from coterie.core.data.sources.columns import columns_by_role, header, separator, wanted_columns
-from coterie.core.data.sources.file_forms import form_of
-from coterie.core.data.sources.given_split import check_positions, parts_of
-from coterie.core.data.sources.item_domains import domain_column, in_domains, with_domains
-from coterie.core.data.sources.json_tables import read_json_table
-from coterie.core.data.sources.opening import existing
+from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID, Interactions
+from coterie.core.data.sources.arrow_files import LISTS, read_arrow_table, trimmed
+from coterie.core.data.sources.file_forms import (
+    columns_by_role,
+    form_of,
+    header,
+    separator,
+    wanted_columns,
+)
+from coterie.core.data.sources.json_lines import read_json_table
 from coterie.core.data.sources.part_folders import joined, parts_in
-from coterie.core.data.sources.plain_columns import LISTS, trimmed
 from coterie.core.data.sources.readers import build, codes_of
 from coterie.core.data.sources.tables import Table, parse_table
-from coterie.core.data.sources.text_files import Layout, check_names, check_text, head
+from coterie.core.data.sources.text_files import Layout, check_names, check_text, existing, head
 from coterie.core.errors import UserError
-from coterie.core.tensors.appearance import first_places
+from coterie.core.tensors.ordering import first_places
+
+_PARTS = {"train": TRAIN, "valid": VALID, "test": TEST}
+
+
+def parts_of(table: Table, column: str) -> np.ndarray:
+    """Read the part of every row, ``(n,)`` int64.
+
+    Raises:
+        UserError: naming the first line that is not train, valid or test.
+    """
+    coded = table.coded(column, blank=True)
+    numbers = np.array([_PARTS.get(word, -1) for word in coded.dictionary.to_pylist()])
+    part: np.ndarray = numbers[coded.indices.to_numpy()].astype(np.int64)
+    if (part < 0).any():
+        row = int((part < 0).argmax())
+        what = f"'{coded[row].as_py()[:40]}', not train, valid or test"
+        raise table.fault(row, f"column '{column}' is {what}")
+    return part
+
+
+def check_positions(
+    table: Table, user: pa.DictionaryArray, position: np.ndarray, part: np.ndarray | None
+) -> None:
+    """Check that the positions put each user's rows, and the parts, into one order.
+
+    Args:
+        table: for messages.
+        user: ``(n,)`` ids, from `Table.coded`.
+        position: ``(n,)`` int64.
+        part: ``(n,)`` int64 from `parts_of`, or None.
+
+    Raises:
+        UserError: a user's position repeats, or a later one is of an earlier part.
+    """
+    number = user.indices.to_numpy()
+    order = np.argsort(position, kind="stable")
+    order = order[np.argsort(number[order], kind="stable")]
+    same = number[order][1:] == number[order][:-1]
+    faults = [(np.diff(position[order]) == 0, "the user has this position twice")]
+    if part is not None:
+        what = "the part is before that of the user's position before it"
+        faults.append((np.diff(part[order]) < 0, what))
+    for wrong, what in faults:
+        if (wrong & same).any():
+            raise table.fault(int(order[1:][int((wrong & same).argmax())]), what)
+
+
+# Items that belong to organisations: an item is a domain and an id, never an id alone.
+
+_MARK = "/"
+
+
+def in_domains(domain: pa.DictionaryArray | str, item: pa.DictionaryArray) -> pa.DictionaryArray:
+    """Names of items, ``domain/id``: equal ids of two domains are two items.
+
+    Args:
+        domain: ``(n,)`` text from `domain_column`, or one domain for all.
+        item: ``(n,)`` text, as `Table.coded` gives it.
+    """
+    text, words = pa.large_string(), item.dictionary
+    mark = pa.scalar(_MARK, text)
+    if isinstance(domain, str):
+        names = pc.binary_join_element_wise(pa.scalar(domain, text), words, mark)
+        return pa.DictionaryArray.from_arrays(item.indices, names)
+    pair = domain.indices.to_numpy().astype(np.int64) * len(words) + item.indices.to_numpy()
+    coded = pa.array(pair).dictionary_encode()
+    of_domain, of_item = np.divmod(coded.dictionary.to_numpy(), len(words))
+    parts = domain.dictionary.take(pa.array(of_domain)), words.take(pa.array(of_item))
+    names = pc.binary_join_element_wise(*parts, mark)  # no two pairs have one: no domain has a /
+    return pa.DictionaryArray.from_arrays(coded.indices, names)
+
+
+def domain_column(table: Table, column: str) -> pa.DictionaryArray:
+    """Read the domain of every row, ``(n,)`` text.
+
+    Raises:
+        UserError: naming the first line where it is missing, or holds a ``/``.
+    """
+    domain = table.coded(column)
+    marked = pc.match_substring(domain.dictionary, _MARK).to_numpy(zero_copy_only=False)
+    if marked.any():
+        table.refuse(marked[domain.indices.to_numpy()], f"column '{column}' holds a '{_MARK}'")
+    return domain
+
+
+def with_domains(found: Interactions) -> Interactions:
+    """Say the domain of every item whose name is from `in_domains`."""
+    return replace(found, domains=[name.split(_MARK, 1)[0] for name in found.item_names])
+
 
 _FRACTIONS_PER_SECOND = 1_000_000
 _MICROSECONDS = {"D": 86_400_000_000, "s": 1_000_000, "ms": 1_000, "us": 1}

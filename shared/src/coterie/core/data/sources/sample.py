@@ -14,11 +14,39 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from coterie.core.data.interactions.features import AGES, GENDERS, OCCUPATIONS_1M, profiles
 from coterie.core.data.interactions.interactions import Features, Interactions
-from coterie.core.data.sources.film_titles import GENRES, TITLES_PER_GENRE, film_title
-from coterie.core.data.sources.profile_columns import AGES, GENDERS, OCCUPATIONS_1M, profiles
+from coterie.core.registry.data_sets import packaged
 from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key
+
+_WORDS: dict[str, tuple[str, str]] = packaged("coterie.core.data.sources", "film_words.yaml")
+GENRES = tuple(_WORDS)
+TITLES_PER_GENRE = 100
+# Plain forms occur twice, or a list of titles would sound monotonous.
+_PATTERNS = (
+    "The {} {}",
+    "{} {}",
+    "A Night for the {} {}",
+    "The Last {} {}",
+    "Return of the {} {}",
+    "The {} {}",
+    "{} {}",
+    "{} {}",
+)
+
+
+def film_title(genre: int, number: int, pattern: int, year: int) -> str:
+    """Compose a title of the pair of words ``number``, below `TITLES_PER_GENRE`, of a genre.
+
+    Example:
+        >>> film_title(5, 0, 0, 2014)
+        'The Hollow Cellar (2014)'
+    """
+    adjectives, nouns = (words.split() for words in _WORDS[GENRES[genre]])
+    form = _PATTERNS[pattern % len(_PATTERNS)]
+    return f"{form.format(adjectives[number // 10], nouns[number % 10])} ({year})"
+
 
 USERS, ITEMS, INTERACTIONS, PHASES = 300, 400, 12_000, 12
 _START, _SPAN_S = 1_483_228_800, 2 * 365 * 86_400  # from 2017-01-01 UTC

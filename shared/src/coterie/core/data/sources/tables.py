@@ -14,9 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
-from coterie.core.data.sources.growing_columns import gathered
-from coterie.core.data.sources.number_columns import floats, is_text, whole_numbers
-from coterie.core.data.sources.quotes import check_quotes
+from coterie.core.data.sources.text_columns import (
+    check_quotes,
+    floats,
+    gathered,
+    is_text,
+    whole_numbers,
+)
 from coterie.core.data.sources.text_files import (
     Layout,
     NoRows,
@@ -235,7 +239,7 @@ def parse_table(
 
     Raises:
         UserError: if the file has no rows, a line has too few or too many fields, or quotes are
-            not strict, see `coterie.core.data.sources.quotes.check_quotes`. Fields that
+            not strict, see `coterie.core.data.sources.text_columns.check_quotes`. Fields that
             are not numbers are refused by `Table`'s methods, for the columns that are asked for.
     """
     _check_first_line(path, head(path, layout), layout)

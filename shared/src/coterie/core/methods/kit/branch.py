@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.data.samples.repeated import RepeatedBatches
+from coterie.core.data.samples.samples import RepeatedBatches
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Evaluator
 from coterie.core.methods.kit.training import LocalTraining
-from coterie.core.methods.settings.branch import BranchOptions
+from coterie.core.methods.settings.fedavg import BranchOptions
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

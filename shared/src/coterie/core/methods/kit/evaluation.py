@@ -1,10 +1,11 @@
-"""How good a model is on samples: mean loss and accuracy, or what the module itself measures."""
+"""How good a model is on samples, what is measured of it, and whether training came to numbers."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,21 +13,86 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import SampleData, Samples
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.local_training.agreement import measured_alike, pieces
+from coterie.core.local_training.agreement import Remembered, measured_alike, pieces
 from coterie.core.local_training.alone import STATISTICS, trained_alone
-from coterie.core.local_training.fit import of_clients
-from coterie.core.local_training.habits import Habits
-from coterie.core.local_training.losses import (
-    AsBatch,
-    Batch,
-    Loss,
-    MethodOf,
-    masked,
-    scalar,
-)
+from coterie.core.local_training.fit import Fitted, of_clients
+from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked, scalar
+from coterie.core.local_training.probing import Habits
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.quality import MeasuresItself, Quality
-from coterie.core.methods.kit.side_by_side import Remembered
+from coterie.core.metrics.monitor import Monitor
+from coterie.core.protocol.uploads import PLAUSIBLE
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Measurements of C models; NaN where there is no sample, or a measure is not defined.
+
+    Attributes:
+        values: by name, each ``(C,)`` float64; ``loss`` and ``accuracy``, or the module's own.
+    """
+
+    values: dict[str, Tensor]
+
+    @property
+    def loss(self) -> Tensor:
+        """``(C,)`` mean loss.
+
+        Raises:
+            UserError: the module's own measures have none.
+        """
+        if "loss" not in self.values:
+            known = ", ".join(self.values)
+            raise UserError(
+                f"this method needs the loss, and the model measures only {known}: add 'loss' to "
+                "its measures"
+            )
+        return self.values["loss"]
+
+    @property
+    def accuracy(self) -> Tensor:
+        """``(C,)`` share of samples that the model gets right; NaN where it cannot be told."""
+        found = self.values.get("accuracy")
+        return torch.full_like(self.loss, torch.nan) if found is None else found
+
+
+@runtime_checkable
+class MeasuresItself(Protocol):
+    """A module with measures of its own, which need all samples of a client at once, as an AUC.
+
+    Attributes:
+        monitor: what a round is chosen by; its key is ``eval/`` and the name of a measure.
+        measure_names: of the measures.
+    """
+
+    monitor: Monitor
+    measure_names: tuple[str, ...]
+
+    def predictions(self, batch: Batch) -> Batch:
+        """What is kept of the samples of a batch, each ``(B, ...)``."""
+        ...
+
+    def measures(self, predictions: Batch) -> dict[str, Tensor]:
+        """Measure all samples of a client by what was kept; each ``()``, NaN = undefined."""
+        ...
+
+
+ACCURACY = Monitor("eval/accuracy")
+"""What a round is chosen by where the module does not say."""
+
+
+def monitor_of(module: nn.Module) -> Monitor:
+    """What a round is chosen by."""
+    return module.monitor if isinstance(module, MeasuresItself) else ACCURACY
+
+
+def shown_names(module: nn.Module) -> tuple[str, ...]:
+    """Measures of which a mean over the models that count is noted beside that of each model."""
+    if isinstance(module, MeasuresItself):
+        return module.measure_names
+    return (ACCURACY.key.removeprefix("eval/"),)
+
+
+# How good a model is on samples: mean loss and accuracy, or what the module itself measures.
 
 _BATCH = 1000  # samples of a model at a time
 _NUMBERS = 1 << 22  # in the samples of models measured together; layers make many times as many
@@ -38,7 +104,7 @@ class Evaluator:
     Args:
         module: has ``loss(batch)`` and for the accuracy ``correct(batch)``, ``(B,)`` bool, both of
             all samples of a client, in parts where they are means over samples; or says itself how
-            it is measured (`coterie.core.methods.kit.quality.MeasuresItself`). It is measured in
+            it is measured (`coterie.core.methods.kit.evaluation.MeasuresItself`). It is measured in
             evaluation mode.
         as_batch: see `coterie.core.local_training.losses.MethodOf`.
     """
@@ -281,3 +347,30 @@ def _side_by_side(data: SampleData, n_batches: Tensor) -> Iterator[tuple[int, Te
             together = max(1, _NUMBERS // max(longest * numbers, 1))
             yield number, rows[:together]
             rows = rows[together:]
+
+
+# Training that did not come to numbers, for clients whose agents must learn of it.
+
+
+def has_diverged(fitted: Fitted, quality: Quality) -> Tensor:
+    """Whose training did not come to plausible numbers, ``(C,)`` bool.
+
+    A finite model whose loss is NaN does not count as such and is refused: nearly always it was
+    measured on samples that are no numbers.
+    """
+    found = ~fitted.loss.isfinite() | quality.loss.isinf()
+    for value in fitted.params.values():
+        found |= ~(value.flatten(1).norm(dim=1) <= PLAUSIBLE.norm)  # NaN compares as false
+    return found
+
+
+def restored(diverged: Tensor, fitted: Fitted, start: Params) -> Fitted:
+    """Put what training began with in the place of the models that ``diverged``, ``(C,)`` bool."""
+    if not bool(diverged.any()):
+        return fitted
+    rows = diverged.nonzero().flatten()
+    params = {
+        name: value.index_copy(0, rows, start[name].index_select(0, rows))
+        for name, value in fitted.params.items()
+    }
+    return replace(fitted, params=params, loss=fitted.loss.masked_fill(diverged, 0.0))

@@ -17,16 +17,15 @@ from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.losses import AsBatch, Pull
 from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
+from coterie.core.local_training.watching import constants_of
 from coterie.core.methods.kit.branch import Branch
-from coterie.core.methods.kit.constants import constants_of
 from coterie.core.methods.kit.evaluation import Evaluator
-from coterie.core.methods.kit.fields import changed, counted, measured
 from coterie.core.methods.kit.parts import matching, part, without
 from coterie.core.methods.kit.training import LocalTraining, changes, same_for_all
+from coterie.core.methods.kit.uploads import changed, counted, measured
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Down, Private, Report, Up, carries
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Private, Report, Step, Up, carries
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -17,8 +17,8 @@ from coterie.core.local_training.losses import AsBatch, Batch
 from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
-from coterie.core.methods.kit.constants import constants_of
-from coterie.core.methods.kit.evaluation import Evaluator
+from coterie.core.local_training.watching import constants_of
+from coterie.core.methods.kit.evaluation import Evaluator, MeasuresItself, monitor_of, shown_names
 from coterie.core.methods.kit.model_client import (
     EVALUATE,
     RECEIVE,
@@ -27,14 +27,12 @@ from coterie.core.methods.kit.model_client import (
     QualityReport,
 )
 from coterie.core.methods.kit.parts import matching, part, without
-from coterie.core.methods.kit.quality import MeasuresItself, monitor_of, shown_names
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.clients import mean_of_known
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.replies import StackedReplies
+from coterie.core.protocol.cohort import Cohort, StackedReplies
+from coterie.core.protocol.messages import Step
 from coterie.core.protocol.server import Server
-from coterie.core.protocol.step import Step
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 

@@ -1,4 +1,4 @@
-"""Parts of a model by the names of its parameters: what is shared, and what stays."""
+"""Parts of a model by the names of its parameters: what is shared, what stays, a head."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+from torch import nn
+
 from coterie.core.errors import UserError
+from coterie.core.models.classifier import Classifier
 
 V = TypeVar("V")
 
@@ -70,3 +73,29 @@ def last_layers(names: Sequence[str], count: int) -> list[str]:
 def _some(names: Sequence[str], most: int = 6) -> str:
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# Classifiers in two parts: the body that makes features, and the head.
+
+HEAD = "head."
+"""Before the names of a head's parameters."""
+
+
+def with_head(module: nn.Module) -> Classifier:
+    """Check that a module has a body and a linear head, which Fed-ROD trains by losses of its own.
+
+    Args:
+        module: any.
+
+    Raises:
+        UserError: it has none, or the head is frozen.
+    """
+    if not isinstance(module, Classifier):
+        raise UserError(
+            "Fed-ROD trains two heads on one body by losses of its own, of labels, and not by that "
+            f"of {type(module).__name__}: give a coterie.core.models.classifier.Classifier(body, "
+            "head) with batches of x and y, or choose fedrecon, which takes any module by head="
+        )
+    if not module.head.weight.requires_grad:
+        raise UserError("Fed-ROD trains the head, which is frozen: set requires_grad to true")
+    return module

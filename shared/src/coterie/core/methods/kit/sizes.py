@@ -9,12 +9,11 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.fields import counted
 from coterie.core.methods.kit.model_client import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.methods.kit.uploads import counted
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.messages import Report
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Report, Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -14,6 +14,8 @@ from coterie.core.data.samples.samples import CountedBatches, SampleData, Sample
 from coterie.core.errors import UserError
 from coterie.core.local_training.agreement import (
     DIFFERENT,
+    Remembered,
+    Stackable,
     agree,
     by_factors,
     depends,
@@ -31,8 +33,6 @@ from coterie.core.local_training.alone import (
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
 from coterie.core.local_training.fit import Fitted, fit
-from coterie.core.local_training.gradients import of_trained
-from coterie.core.local_training.habits import Habits
 from coterie.core.local_training.losses import (
     AsBatch,
     Batch,
@@ -40,10 +40,10 @@ from coterie.core.local_training.losses import (
     Pull,
     Slope,
     masked,
+    of_trained,
     scalar,
 )
-from coterie.core.local_training.parallel import runs_beside_others
-from coterie.core.local_training.probing import check_layers, first_batch
+from coterie.core.local_training.probing import Habits, check_layers, first_batch
 from coterie.core.local_training.row_optimizer import (
     Params,
     RowAdam,
@@ -51,9 +51,7 @@ from coterie.core.local_training.row_optimizer import (
     RowSGD,
     RowState,
 )
-from coterie.core.local_training.stacking import say_one_by_one
-from coterie.core.local_training.width import StackWidth
-from coterie.core.methods.kit.side_by_side import Remembered, Stackable
+from coterie.core.local_training.stacking import StackWidth, runs_beside_others, say_one_by_one
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key
 
@@ -139,7 +137,7 @@ class LocalTraining:
 
     @property
     def factored(self) -> bool:
-        """Whether linear layers may be taped (`coterie.core.local_training.taps`)."""
+        """Whether linear layers may be taped (`coterie.core.local_training.linear_layers`)."""
         return bool(self._factored)
 
     def batches(

@@ -8,14 +8,13 @@ from typing import Any, Generic, Protocol, TypeVar
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 
-from coterie.core.data.interactions.pairs import EpochBatches
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.negatives import EpochBatches
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.models.batches import Pairs, Triples
-from coterie.core.models.recommender import Recommender
+from coterie.core.models.recommender import Pairs, Recommender, Triples
 from coterie.core.standalone import Standalone
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 _CHUNK = 1024
 R = TypeVar("R", bound=Recommender)

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.folds import Fold
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.protocol.uploads import Fold
+from coterie.core.tensors.stacked import Ragged
 
 DEGREE = 8192
 MODULUS_BITS = (60, 40, 60)

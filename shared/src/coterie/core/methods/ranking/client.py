@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, measure_rows
 from coterie.core.protocol.client import Client, RecommendsItems
-from coterie.core.protocol.messages import Private
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Private, Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.user_rows import UserRows
+from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.fields import measured
-from coterie.core.methods.kit.secure_sum import from_fixed, pairwise_masks, to_fixed
+from coterie.core.methods.kit.uploads import measured
 from coterie.core.methods.ranking.ckks import KeyHolder, PublicKey, pack
 from coterie.core.methods.ranking.client import (
     RankingClient,
@@ -30,14 +29,12 @@ from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.expected import Like, Number
-from coterie.core.protocol.folds import Sum
-from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
+from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
+from coterie.core.protocol.uploads import Like, Number, Sum
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import FactoredRows, Rows
+from coterie.core.tensors.stacked import Ragged
 
 _KEYS = ("public_key", "wrapped_key")
 _OWN = frozenset({"params"})

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.data.interactions.user_rows import UserRows
-from coterie.core.methods.kit.fields import measured
+from coterie.core.data.interactions.splits import UserRows
+from coterie.core.methods.kit.uploads import measured
 from coterie.core.methods.ranking.client import (
     RankingClient,
     Samples,
@@ -19,39 +19,33 @@ from coterie.core.methods.ranking.client import (
     draw_samples,
     known_items,
 )
-from coterie.core.methods.ranking.graph_expansion import (
-    Announcement,
-    Neighbours,
-    ThirdParty,
-    item_tokens,
-)
-from coterie.core.methods.ranking.pseudo_items import (
-    choose_pseudo_items,
-    privatise,
-    pseudo_factors,
-    to_rows,
-)
 from coterie.core.methods.ranking.server import RankingServer, RankingState
-from coterie.core.methods.ranking.star_graph import (
+from coterie.core.methods.ranking.user_graphs import (
+    Announcement,
     Gradients,
+    Neighbours,
     Network,
     Stars,
+    ThirdParty,
+    choose_pseudo_items,
     gradients,
+    item_tokens,
     item_vectors,
+    privatise,
+    pseudo_factors,
     represent,
+    to_rows,
 )
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.cohort import Aligned, Cohort
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.expected import Like
-from coterie.core.protocol.folds import Fold, weighted_sum
-from coterie.core.protocol.messages import Down, Reveals, Up, carries, leaves
-from coterie.core.protocol.step import Step
+from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
+from coterie.core.protocol.uploads import Fold, Like, weighted_sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ragged import Ragged
 from coterie.core.tensors.rows import Rows, TouchedRows
+from coterie.core.tensors.stacked import Ragged
 
 
 @dataclass(frozen=True)

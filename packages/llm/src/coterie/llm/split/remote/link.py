@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
-from coterie.llm.split.context import Diverged
+from coterie.llm.split.channel import Diverged
 from coterie.llm.split.remote.messages import CLIENT, SERVICE, SESSION, TOKEN
 
 # Handshake failures would be logged by the C library, beside the one line of ours.

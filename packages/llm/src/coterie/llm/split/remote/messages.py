@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.context import Context
+from coterie.llm.split.channel import Context
 
 SERVICE = "coterie.llm.split.Middle"
 TOKEN, SESSION, CLIENT = "coterie-token", "coterie-session", "coterie-client"

@@ -1,10 +1,10 @@
-"""Serve the middle to clients and a coordinator in other processes."""
+"""Serve the middle to clients and a coordinator in other processes, who are known first."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +15,58 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
+from coterie.llm.split.channel import Diverged
 from coterie.llm.split.kept_parts import KeptParts
 from coterie.llm.split.middle import Middle
 from coterie.llm.split.remote import messages
-from coterie.llm.split.remote.gate import CODES, Gate, Metadata, metadata_of
 from coterie.llm.split.remote.link import MAX_BYTES, Tls, grpc, is_loopback, options
+from coterie.llm.split.remote.messages import CLIENT, SERVICE, SESSION, TOKEN
 from coterie.llm.split.remote.tokens import admin_token, client_token, same
 from coterie.llm.split.sessions import UNKNOWN
+
+CODES = {
+    PermissionError: grpc.StatusCode.UNAUTHENTICATED,
+    UserError: grpc.StatusCode.FAILED_PRECONDITION,
+    Diverged: grpc.StatusCode.OUT_OF_RANGE,
+    ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""Refusals as status codes."""
+
+Metadata = dict[str, str]
+
+
+def metadata_of(given: Iterable[tuple[str, Any]] | None) -> Metadata:
+    """Read what a call says beside its message; what it does not say is empty."""
+    said = {key: str(value) for key, value in given or ()}
+    return {TOKEN: "", SESSION: "", CLIENT: ""} | said
+
+
+class Gate(grpc.ServerInterceptor):
+    """Refuse calls of strangers without receiving what they send.
+
+    The transport holds back the bytes of a message until somebody reads it, beyond its window (64
+    KiB at first, more where the line is fast: 7 to 24 MiB of 64 were seen within one machine), so
+    a stranger's large message takes neither much memory nor the server's time.
+
+    Args:
+        check: is given the method and its metadata, and raises one of the keys of `CODES`.
+    """
+
+    def __init__(self, check: Callable[[str, Metadata], None]) -> None:
+        self._check = check
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        """Give the handler of a call, or one that refuses it unread."""
+        try:
+            method = details.method.removeprefix(f"/{SERVICE}/")
+            self._check(method, metadata_of(details.invocation_metadata))
+        except (PermissionError, UserError) as error:
+            code, why = CODES[type(error)], str(error)
+            return grpc.stream_unary_rpc_method_handler(
+                lambda requests, context: context.abort(code, why)
+            )
+        return continuation(details)
+
 
 _LOG = logging.getLogger(__name__)
 _WAITING = 64  # calls at once; more are refused, not queued

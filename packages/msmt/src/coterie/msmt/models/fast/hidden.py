@@ -2,21 +2,162 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coterie.msmt.models.fast.chunks import chunks, pieces
-from coterie.msmt.models.fast.dropout import Dropout
-from coterie.msmt.models.fast.linear import (
-    common_input_gradient,
-    input_gradient,
-    mapped,
-    runs,
-    weight_gradient,
-)
+BYTES = 1 << 20
+
+
+def pieces(start: int, stop: int, one: Tensor) -> Iterator[slice]:
+    """Cut a range of things like ``one`` into pieces of about a MB; on a GPU there is one piece.
+
+    Example:
+        >>> import torch
+        >>> list(pieces(2, 9, torch.zeros(1 << 16)))
+        [slice(2, 6, None), slice(6, 9, None)]
+    """
+    step = max(1, stop - start)
+    if one.is_cpu:
+        step = min(step, max(1, BYTES // max(1, one.numel() * one.element_size())))
+    for first in range(start, stop, step):
+        yield slice(first, min(first + step, stop))
+
+
+def chunks(tensor: Tensor) -> Iterator[slice]:
+    """Cut the first axis of a tensor that is not empty."""
+    return pieces(0, len(tensor), tensor[0])
+
+
+# Linear maps of many networks side by side, and their gradients, in memory that is given.
+
+
+@dataclass(frozen=True)
+class Run:
+    """Networks one after the other whose weights are so, too; they are mapped in one product.
+
+    Attributes:
+        networks: which.
+        weights: theirs.
+    """
+
+    networks: slice
+    weights: slice
+
+    def seen(self, x: Tensor) -> Tensor:
+        """What they see of ``(G, n_in, B)``, or of ``(n_in, B)``, which all see."""
+        if x.dim() == 3:
+            return x[self.networks]
+        return x.expand(self.networks.stop - self.networks.start, -1, -1)
+
+
+def runs(n_networks: int, n_weights: int, output: Tensor) -> Iterator[Run]:
+    """Cut networks into runs whose outputs stay in the cache, each like ``output``.
+
+    Network g has weight ``g % n_weights``.
+
+    Example:
+        >>> [run.weights for run in runs(4, 2, torch.zeros(3))]
+        [slice(0, 2, None), slice(0, 2, None)]
+    """
+    for start in range(0, n_networks, n_weights):
+        for weights in pieces(0, n_weights, output):
+            yield Run(slice(start + weights.start, start + weights.stop), weights)
+
+
+def mapped(x: Tensor, weight: Tensor, run: Run, out: Tensor) -> None:
+    """Write the maps of a run into ``out`` ``(G, n_out, B)``.
+
+    Args:
+        x: ``(G, n_in, B)``, or ``(n_in, B)``.
+        weight: ``(M, n_out, n_in)``.
+        run: of the networks.
+        out: of all networks.
+    """
+    torch.bmm(weight[run.weights], run.seen(x), out=out[run.networks])
+
+
+def weight_gradient(dz: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Gradient in the weights, laid out as they are, of that in the maps, ``(G, n_out, B)``."""
+    turned = weight.stride(-1) != 1
+    found = torch.empty_like(weight.mT if turned else weight, memory_format=torch.contiguous_format)
+    for run in runs(len(dz), len(weight), dz[0]):
+        given, seen = dz[run.networks], run.seen(x)
+        left, right = (seen, given.mT) if turned else (given, seen.mT)
+        if run.networks.start < len(weight):
+            torch.bmm(left, right, out=found[run.weights])
+        else:
+            found[run.weights].baddbmm_(left, right)
+    return found.mT if turned else found
+
+
+def input_gradient(dz: Tensor, weight: Tensor) -> Tensor:
+    """Gradient in the inputs ``(G, n_in, B)`` of that in the maps, ``(G, n_out, B)``."""
+    found = dz.new_empty(len(dz), weight.shape[-1], dz.shape[-1])
+    for run in runs(len(dz), len(weight), dz[0]):
+        torch.bmm(weight[run.weights].mT, dz[run.networks], out=found[run.networks])
+    return found
+
+
+def common_input_gradient(dz: Tensor, weight: Tensor, fixed: int) -> Tensor:
+    """Gradient in an input ``(n_in, B)`` that all see, 0 in its first rows."""
+    found = dz.new_zeros(weight.shape[-1], dz.shape[-1])
+    for g, each in enumerate(dz):
+        found[fixed:].addmm_(weight[g % len(weight), :, fixed:].mT, each)
+    return found
+
+
+# Dropout from 16 random bits a unit.
+
+_LANES = 1 << 16
+_PER_WORD = 4  # lanes of 16 bits in an int64
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """Which share of the units is dropped, to a 65536th, and how the others are scaled.
+
+    A unit has 16 random bits, a whole number from -32768, and is kept if that is above a bound.
+    What is kept is scaled by exactly one over the share of numbers above the bound, so that the
+    mean stays what it was.
+
+    Args:
+        rate: share that is dropped, in [0, 1); rounded to a 65536th, 65535 of them at most.
+
+    Example:
+        >>> Dropout(0.25).scale, Dropout(0.0).scale
+        (1.3333333333333333, 1.0)
+    """
+
+    rate: float
+
+    @property
+    def dropped(self) -> int:
+        """How many of the 65536 values of 16 bits drop a unit."""
+        return min(round(self.rate * _LANES), _LANES - 1)
+
+    @property
+    def scale(self) -> float:
+        """What kept units are multiplied by."""
+        return _LANES / (_LANES - self.dropped)
+
+    @property
+    def bound(self) -> float:
+        """The bits of units that are kept are above it, as signed numbers."""
+        return self.dropped - _LANES / 2 - 0.5
+
+    @staticmethod
+    def bits(like: Tensor) -> Tensor:
+        """Draw bits from torch's global generator, int16 in the shape of ``like``."""
+        words = like.new_empty(-(-like.numel() // _PER_WORD), dtype=torch.int64)
+        # `random_` without bounds leaves the sign out, which is a bit of every fourth lane.
+        lanes = words.random_(-(1 << 63), None).view(torch.int16)
+        return lanes[: like.numel()].view(like.shape)
+
 
 # What torch calls the gradient of a threshold: a select, and it is vectorised.
 _where_above = torch.ops.aten.threshold_backward.grad_input

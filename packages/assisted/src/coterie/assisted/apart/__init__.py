@@ -1,1 +1,0 @@
-"""The methods without exchange: every organisation for itself, or one that holds all data."""

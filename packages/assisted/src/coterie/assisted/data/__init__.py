@@ -1,1 +1,0 @@
-"""Ratings of organisations, and where the cells of all of them lie."""

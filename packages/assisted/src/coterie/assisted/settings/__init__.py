@@ -1,1 +1,0 @@
-"""Settings of MTAL and the methods it is compared with. Torch-free."""

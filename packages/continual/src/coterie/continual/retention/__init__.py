@@ -1,1 +1,0 @@
-"""What a client keeps of earlier blocks, one file a method."""

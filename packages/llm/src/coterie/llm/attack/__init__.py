@@ -1,1 +1,0 @@
-"""How well the input is rebuilt from what each layer gives (Figure 3a)."""

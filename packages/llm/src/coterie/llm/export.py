@@ -1,0 +1,270 @@
+"""Write a client's adapter, or its whole model, for other programs, and check it by reading it."""
+
+from __future__ import annotations
+
+import copy
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from coterie.core.data.interactions.interactions import Interactions
+from coterie.core.errors import UserError
+from coterie.core.files import write_json, writing
+from coterie.llm.adapter import Adapter
+from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.folder import writing_tensors
+from coterie.llm.data.examples import Examples
+
+WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
+BASE = "base"  # folder of the frozen model, where it is no published one
+EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
+_EMBEDDED = "item_embeddings"
+EXPERT = "expert.safetensors"  # the trained bias, and the factors as metadata
+_PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
+_ADAPTER = "default"  # peft's name of the one adapter
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below
+_COARSE = 5e-2
+
+
+def export_adapter(
+    backbone: Backbone,
+    examples: Examples,
+    items: Interactions,
+    origin: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    """Write the LoRA that is in a backbone as ``PeftModel.from_pretrained`` reads it.
+
+    The frozen model is written beside it, as a folder `BASE`, if it has no published name.
+
+    Args:
+        backbone: with a client's adapter.
+        examples: on which what is read back must answer bit for bit as what was saved.
+        items: whose numbers and titles are written beside it.
+        origin: noted beside it.
+        folder: a new one; it is there only if all went well.
+
+    Raises:
+        UserError: there is no LoRA, it is empty, or the folder is there or cannot be written.
+    """
+    factors, network = _factors(backbone), backbone.model
+    config = copy.copy(network.peft_config[_ADAPTER])
+    config.inference_mode = True
+    published = network.config.name_or_path
+    config.base_model_name_or_path = published or str(folder.absolute() / BASE)
+    if type(network).__name__.endswith("ForCausalLM"):
+        config.task_type = "CAUSAL_LM"
+    with _new(folder) as temporary:
+        with writing_tensors(folder):
+            config.save_pretrained(str(temporary))
+            tensors = {name: factor.contiguous() for name, factor in factors.items()}
+            save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
+        if not published:
+            _save_network(backbone, temporary / BASE, merged=False)
+        _describe(backbone, items, origin, temporary)
+        if not _reads_back(backbone, examples, factors, temporary):
+            raise UserError("the adapter read back does not give the same scores: not exported")
+
+
+def export_merged(
+    backbone: Backbone,
+    examples: Examples,
+    items: Interactions,
+    origin: Mapping[str, Any],
+    folder: Path,
+) -> float:
+    """Write the whole network with the adapter merged into its weights, by ``save_pretrained``.
+
+    Arguments are as of `export_adapter`; answers must be alike up to the rounding of W + BA.
+
+    Returns:
+        The largest difference of an answer, as a share of the largest answer.
+
+    Raises:
+        UserError: the folder is there or cannot be written, or the answers differ.
+    """
+    with _new(folder) as temporary:
+        _save_network(backbone, temporary, merged=True)
+        _describe(backbone, items, origin, temporary)
+        before = answers(backbone, examples)
+        after = _answers_of(temporary, backbone, examples)
+        difference = float((after - before).abs().max() / before.abs().max())
+        rounding = _ROUNDING.get(backbone.model.dtype, _COARSE)
+        allowed = rounding if _has_lora(backbone) else 0.0
+        if not difference <= allowed:
+            raise UserError(
+                f"the merged model read back differs by {difference:.1e} of the largest answer, "
+                f"above {allowed:.0e}: not exported"
+            )
+    return difference
+
+
+@torch.no_grad()
+def answers(backbone: Backbone, examples: Examples) -> Tensor:
+    """What the network gives for examples: logits, or embeddings of sequences; float32, flat."""
+    found: list[Tensor] = []
+
+    def keep(module: Any, given: Any, out: Any) -> None:
+        found.append((out if isinstance(out, Tensor) else out.logits).float().flatten().cpu())
+
+    backbone.eval()
+    backbone.prepare()
+    hook = backbone.model.register_forward_hook(keep)
+    try:
+        backbone.loss(examples)
+    finally:
+        hook.remove()
+    return torch.cat(found)
+
+
+def _answers_of(folder: Path, backbone: Backbone, examples: Examples) -> Tensor:
+    """Answers of a saved network in the place of the backbone's own."""
+    own = backbone.model
+    positions = getattr(getattr(own, "embeddings", None), "item_position_embeddings", None)
+    more = {} if positions is None else {"item_positions": positions.num_embeddings}  # RecFormer
+    try:
+        backbone.model = type(own).from_pretrained(str(folder), **more)
+        return answers(backbone, examples)
+    finally:
+        backbone.model = own
+        backbone.prepare()
+
+
+def _factors(backbone: Backbone) -> dict[str, nn.Parameter]:
+    """The factors of LoRA by the names that they have in peft's files.
+
+    Raises:
+        UserError: there are none, or they change nothing, or are not finite.
+    """
+    if not _has_lora(backbone):
+        raise UserError(
+            "the backbone has no LoRA, all its parameters are trained: there is no adapter apart "
+            "from the model; train by --model.trained lora, or export the model by --merged"
+        )
+    found = {
+        _PREFIX + name.replace(f".{_ADAPTER}.", "."): parameter
+        for name, parameter in backbone.model.named_parameters()
+        if "lora_" in name
+    }
+    bad = [name for name, factor in found.items() if not bool(factor.isfinite().all())]
+    if bad:
+        raise UserError(f"the adapter has numbers in '{bad[0]}' that are not finite: train again")
+    if not any(bool(factor.any()) for name, factor in found.items() if "lora_B" in name):
+        raise UserError("the adapter is empty: all its factors B are 0, so that it changes nothing")
+    return found
+
+
+def _has_lora(backbone: Backbone) -> bool:
+    return any("lora_" in name for name, _ in backbone.named_parameters())
+
+
+@torch.no_grad()
+def _reads_back(
+    backbone: Backbone, examples: Examples, factors: Mapping[str, nn.Parameter], folder: Path
+) -> bool:
+    """Whether the files alone bring back the same answers and scores."""
+    before, scored = answers(backbone, examples), backbone.scores(examples.history)
+    adapter = Adapter(backbone.named_parameters())
+    row, frozen = adapter.row(), backbone.frozen_items
+    adapter.load(torch.zeros_like(row))  # so that nothing but the files can bring it back
+    try:
+        tensors = load_file(folder / WEIGHTS)
+        for name, factor in factors.items():
+            factor.copy_(tensors[name])
+        if backbone.expert is not None and backbone.expert.bias is not None:
+            backbone.expert.bias.copy_(load_file(folder / EXPERT)["bias"])
+        if frozen is not None:
+            # Products round by where a tensor lies in memory, and in a file it lies anywhere.
+            backbone.frozen_items = load_file(folder / EMBEDDINGS)[_EMBEDDED].clone()
+        same = torch.equal(answers(backbone, examples), before)
+        return same and torch.equal(backbone.scores(examples.history), scored)
+    finally:
+        adapter.load(row)
+        backbone.frozen_items = frozen
+        backbone.prepare()
+
+
+def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
+    """Write the network and its tokenizer by ``save_pretrained``, as if there were no LoRA."""
+    with writing_tensors(folder):
+        state = plain_state(backbone, merged=merged)
+        backbone.model.save_pretrained(str(folder), state_dict=state)
+        if backbone.reader is not None:
+            backbone.reader.tokenizer.save_pretrained(str(folder))
+
+
+def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
+    """Parameters of the network by their plain names, with the products of LoRA or without."""
+    from peft.tuners.lora import LoraLayer
+
+    network = backbone.model
+    state = {
+        name.replace(".base_layer.", "."): value
+        for name, value in network.state_dict().items()
+        if "lora_" not in name
+    }
+    for name, module in network.named_modules() if merged else ():
+        if isinstance(module, LoraLayer):
+            for adapter in module.active_adapters:
+                weight = state[f"{name}.weight"]
+                delta: Tensor = module.get_delta_weight(adapter)
+                state[f"{name}.weight"] = weight + delta.to(weight)
+    return state
+
+
+def _describe(
+    backbone: Backbone, items: Interactions, origin: Mapping[str, Any], folder: Path
+) -> None:
+    """Write beside it which number is which item, frozen embeddings, expert, and the origin."""
+    table = pd.DataFrame({"number": range(items.n_items), "item": items.item_names})
+    if items.titles is not None:
+        table["title"] = items.titles
+    expert = backbone.expert
+    if expert is not None and expert.words is not None:
+        table["words"] = expert.words.titles  # may be other ones than titles
+    with writing_tensors(folder):
+        table.to_csv(folder / ITEMS, index=False)
+        if backbone.frozen_items is not None:
+            save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
+        if expert is not None:
+            bias = {} if expert.bias is None else {"bias": expert.bias.detach().contiguous()}
+            save_file(bias, folder / EXPERT, metadata=expert.factors())
+    write_json(folder / ORIGIN, dict(origin))
+
+
+@contextmanager
+def _new(folder: Path) -> Iterator[Path]:
+    """Fill a temporary folder inside the block, then give it its name; an error leaves nothing.
+
+    Raises:
+        UserError: it is there already, or cannot be written.
+    """
+    if folder.exists():
+        raise UserError(f"{folder} is there already: choose another folder by --to")
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield temporary
+        _open_to_others(temporary)
+        with writing(folder):
+            os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _open_to_others(folder: Path) -> None:
+    """Give files and folders the modes that new ones have; some writers keep all to themselves."""
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in (folder, *folder.rglob("*")):
+        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)

@@ -1,1 +1,0 @@
-"""Settings of a run; torch-free, and nothing of the package but one another."""

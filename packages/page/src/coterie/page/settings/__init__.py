@@ -1,1 +1,0 @@
-"""Settings of PAGE, its tasks and networks by name. Torch-free."""

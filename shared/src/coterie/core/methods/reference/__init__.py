@@ -1,1 +1,0 @@
-"""References beside the federated methods: popularity, bias, local and central training."""

@@ -1,1 +1,0 @@
-"""Solvers that say how near to the minimum they came."""
