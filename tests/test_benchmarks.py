@@ -65,9 +65,9 @@ def test_they_are_found_from_any_folder(elsewhere: Path) -> None:
 def test_the_command_measures_in_processes_that_find_them_too(elsewhere: Path) -> None:
     code = (
         "import sys\n"
-        "from coterie.core.cli import bench, main\n"
+        "from coterie.core.cli import main, papers as commands\n"
         "from coterie.core.registry.papers import papers\n"
-        "bench.reach(papers()['page'])\n"
+        "commands.reach(papers()['page'])\n"
         "import benchmarks.page.measure as measure\n"
         "def few(settings):\n"
         "    yield from measure.memory(settings, 20, ['fedavg'])\n"

@@ -153,7 +153,7 @@ def test_bad_settings_are_refused(name, value):
 
 def test_settings_and_certificates_are_read_without_torch():
     code = (
-        "import sys, coterie.page.settings, coterie.page.certificate.of_run;"
+        "import sys, coterie.page.settings, coterie.page.certificate.certificate;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

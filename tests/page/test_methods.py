@@ -62,7 +62,7 @@ def test_two_rounds_on_synthetic(method):
 
 
 def test_fedrecon_has_no_body_to_share_on_synthetic():
-    with pytest.raises(UserError, match=r"FedRECON shares the body .* choose another"):
+    with pytest.raises(UserError, match=r"FedRECON shares what is no head, .* choose another"):
         Experiment(replace(SMALL, method="fedrecon")).federation()
 
 

@@ -183,11 +183,11 @@ def _kept(key: Any, value: Any) -> Any:
     one = value["path"] if within else value
     if isinstance(one, str | os.PathLike | int | float | None) or type(one) is dict:
         return value
-    from coterie.core.data.sources import hub_sets as objects  # pyarrow is heavy
+    from coterie.core.data.sources import hub_sets  # pyarrow is heavy
 
-    if not (objects.is_dataset(one) or objects.is_frame(one)):
+    if not (hub_sets.is_dataset(one) or hub_sets.is_frame(one)):
         return value
-    path = objects.saved_copy(one, value.get("root") if within else None)
+    path = hub_sets.saved_copy(one, value.get("root") if within else None)
     return {**value, "path": path} if within else path
 
 

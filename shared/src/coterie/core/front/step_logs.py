@@ -27,6 +27,7 @@ from coterie.core.local_training.losses import Batch
 from coterie.core.methods.kit.training import LocalTraining
 from coterie.core.protocol.cohort import Journal
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.tree import columns
 
 _LEAST, _MOST = "dim_zero_min", "dim_zero_max"
 _SUM, _CAT = "dim_zero_sum", "dim_zero_cat"
@@ -127,7 +128,7 @@ class Seen:
                 whole = value.detach().expand(size, *value.shape)
                 if how == _SUM:
                     first = torch.arange(size, device=value.device) == 0
-                    whole = whole * first.reshape(-1, *[1] * value.dim()).to(value.dtype)
+                    whole = whole * columns(first, whole).to(value.dtype)
                 found[state] = whole
             else:
                 raise self._apart(f"'{state}'")

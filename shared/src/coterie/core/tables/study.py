@@ -33,7 +33,7 @@ _OF_NO_EFFECT = (
 # Code of screens, files and tables; all else may change a number.
 _APART = {"cli", "callbacks", "tables", "engines", "commands", "bench"}
 # Of the code of tables, what makes and keeps results.
-_KEPT = {"result.py", "runs.py", "references.py"}
+_KEPT = {"result.py", "study.py", "references.py"}
 
 
 def fingerprint(settings: Any, data: str, *more: str) -> str:
