@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from coterie.core.data.interactions import splits
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.interactions.splits import (
-    Block,
-    Stream,
     first_of_pair,
     split_block,
+    split_users,
     temporal_blocks,
 )
 from coterie.core.tensors import ordering
@@ -80,21 +79,16 @@ def test_splits_are_those_of_plain_lists_for_any_chunk(monkeypatch, order, ties,
         assert split.ids.tolist() == sorted(set(data.user.tolist()))
 
 
-def split_as_one_block(data, order, seed):
-    whole = Block(0, slice(0, len(data)), data.n_users, data.n_items)
-    return split_block(Stream(data, [whole]), whole, order, seed)
-
-
 def test_rows_that_are_in_no_order_of_time_are_split_by_time():
     data = random_data()
-    split = split_as_one_block(data, "chronological", 7)
+    split = split_users(data, "chronological", 7)
     key = Key.from_seed(7).fold("split", 0)
     expected = naive_split(data, split.ids.tolist(), "chronological", "random", key)
     assert by_user(split) == expected
 
 
 def test_nobody_has_nothing():
-    split = split_as_one_block(random_data().take(torch.arange(0)), "random", 0)
+    split = split_users(random_data().take(torch.arange(0)), "random", 0)
     assert (len(split.train), len(split.test), split.ids.tolist()) == (0, 0, [])
 
 

@@ -224,6 +224,23 @@ def split_block(
     return UserRows(users, *(Ragged.end_to_end(parts) for parts in zip(*chunks, strict=True)))
 
 
+def split_users(interactions: Interactions, order: Order, seed: int) -> UserRows:
+    """Split the items of every user 80/10/10, where there is no stream: all is one block.
+
+    Arguments as for `split_block`; the numbers of the users are those of the clients.
+
+    Example:
+        >>> user, item = torch.zeros(10, dtype=torch.int64), torch.arange(10)
+        >>> names = [str(number) for number in range(10)]
+        >>> data = Interactions(user, item, item, None, ["me"], names, None, None, "ten items")
+        >>> users = split_users(data, "chronological", seed=0)
+        >>> users.train.tolists(), users.valid.tolists(), users.test.tolists()
+        ([[0, 1, 2, 3, 4, 5, 6, 7]], [[8]], [[9]])
+    """
+    whole = Block(0, slice(0, len(interactions)), interactions.n_users, interactions.n_items)
+    return split_block(Stream(interactions, [whole]), whole, order, seed)
+
+
 def _counts(n: Tensor) -> tuple[Tensor, Tensor]:
     """Numbers of train and validation items of users with n items, each ``(C,)``."""
     test = (n + 9) // 10
