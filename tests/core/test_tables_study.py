@@ -244,6 +244,6 @@ def test_a_result_depends_on_the_code_of_its_own_package(tmp_path, monkeypatch):
     same = mark("1", "a", model="x = 1")
     assert mark("1", "b", model="x = 1", tables__main="y = 1") == same
     assert mark("1", "c", model="x = 2") != same
-    assert mark("1", "e", model="x = 1", tables__runs="y = 1") != same
+    assert mark("1", "e", model="x = 1", tables__study="y = 1") != same
     assert mark("2", "d", model="x = 1") != same
     assert len(same) == 16
