@@ -161,6 +161,17 @@ def test_what_never_changes_has_no_panel(run_folder, monkeypatch):
     assert "Clients accepted and refused" not in drawn
 
 
+def test_measures_of_one_meaning_share_a_panel(run_folder, monkeypatch):
+    table = pd.read_csv(run_folder / "metrics.csv")
+    for block, row in ((0, 9), (1, 19)):
+        table[f"valid/block{block}/ndcg@20"] = np.where(table.index == row, 0.1 + block, np.nan)
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+    [ax] = [ax for title, ax in drawn.items() if title.startswith("validation NDCG@20")]
+    points = [line for line in ax.get_lines() if line.get_label().startswith("valid/")]
+    assert [(*line.get_xdata(), *line.get_ydata()) for line in points] == [(10, 0.1), (20, 1.1)]
+
+
 def test_one_round_is_a_point(run_folder, monkeypatch):
     table = pd.read_csv(run_folder / "metrics.csv").head(1)
     table.to_csv(run_folder / "metrics.csv", index=False)

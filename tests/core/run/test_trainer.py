@@ -389,3 +389,12 @@ def test_a_try_keeps_nothing(tmp_path, capsys):
     assert "stopped by the Trainer after round 1" in said
     assert said.endswith("nothing of it is kept"), "no folder that is gone is named"
     assert not (tmp_path / "f3crec").exists()
+
+
+def test_a_try_that_reaches_the_end_names_no_folder_that_is_gone(tmp_path, capsys):
+    words = ["train", "page", "--preset", "smoke", "--rounds", "1", "--logger.wandb", "off"]
+    assert main([*words, "--out", str(tmp_path), "--trainer.fast_dev_run", "1"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 rounds in" in said
+    assert said.endswith("nothing of it is kept")
+    assert not (tmp_path / "page").exists()

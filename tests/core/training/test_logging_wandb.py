@@ -410,7 +410,16 @@ def test_a_run_of_a_sweeps_agent_is_online_under_the_agents_id(
     notes = pretend_wandb()
     fit(PretendedRounds(rounds=1), [logger_of(tmp_path)], tmp_path)
     asked = notes[0]["init"]
-    assert (asked["id"], asked["mode"]) == ("given", "online")
+    assert (asked["id"], asked["mode"], asked["resume"]) == ("given", "online", "allow")
+
+
+def test_a_run_offline_asks_for_nothing_to_resume(PretendedRounds, fit, tmp_path, pretend_wandb):
+    """Of which older versions of wandb warn."""
+    notes = pretend_wandb()
+    fit(PretendedRounds(rounds=1), [logger_of(tmp_path)], tmp_path)
+    asked = notes[0]["init"]
+    assert asked["mode"] == "offline"
+    assert "resume" not in asked
 
 
 def test_rows_are_capped_and_the_sample_stays():

@@ -131,7 +131,12 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
         printed.print(_folded(f"Rows {line}"))
 
 
-def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any]] = ()) -> None:
+_NOTHING_KEPT = "a run to try things out, nothing of it is kept"
+
+
+def show_results(
+    folder: Path | None, summary: Summary, clients: Sequence[dict[str, Any]] = ()
+) -> None:
     """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
 
     Many clients are left to the file ``clients.json``.
@@ -152,14 +157,15 @@ def show_results(folder: Path, summary: Summary, clients: Sequence[dict[str, Any
             f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB"
         )
     )
-    printed.print(_folded(f"written to {folder}: {', '.join(_there(folder))}"))
+    written = _NOTHING_KEPT if folder is None else f"written to {folder}: {_there(folder)}"
+    printed.print(_folded(written))
 
 
-def _there(folder: Path) -> list[str]:
-    """List what a run writes, without a figure that could not be drawn."""
+def _there(folder: Path) -> str:
+    """Name what a run writes, without a figure that could not be drawn."""
     figure = ["curves.png"] * (folder / "curves.png").is_file()
     others = ["ledger.json", "config.yaml", "checkpoints/"]
-    return ["summary.json", "metrics.csv", *figure, *others]
+    return ", ".join(["summary.json", "metrics.csv", *figure, *others])
 
 
 def show_stopped(folder: Path | None, rounds: int) -> None:
@@ -167,7 +173,7 @@ def show_stopped(folder: Path | None, rounds: int) -> None:
     text = f"stopped by the Trainer after round {rounds}, before the run's end: " + (
         f"--resume goes on, coterie evaluate --run {folder} measures it as it is"
         if folder is not None
-        else "a run to try things out, nothing of it is kept"
+        else _NOTHING_KEPT
     )
     console(soft_wrap=True).print(_folded(text))
 
@@ -237,8 +243,7 @@ def train(
             )
             check_accepted(run.history)
             if not run.finished:
-                kept = None if settings.trainer.fast_dev_run else folder.path
-                show_stopped(kept, run.round)
+                show_stopped(_kept(settings, folder), run.round)
                 return folder.path
             experiment.finish(run, folder.path)
         _summarise(experiment, run, folder, costs)
@@ -270,7 +275,13 @@ def _summarise(
     folder.write_summary(summary)
     if clients:
         write_json(folder.path / "clients.json", clients)
-    show_results(folder.path, replace(summary, metrics=experiment.shown(summary.metrics)), clients)
+    shown = replace(summary, metrics=experiment.shown(summary.metrics))
+    show_results(_kept(experiment.settings, folder), shown, clients)
+
+
+def _kept(settings: Any, folder: RunFolder) -> Path | None:
+    """The folder to name to people; None where it is gone once the run has ended."""
+    return None if settings.trainer.fast_dev_run else folder.path
 
 
 def _validation(federation: Federation) -> list[str]:
