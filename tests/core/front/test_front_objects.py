@@ -112,6 +112,7 @@ def test_a_callback_of_the_settings_may_be_left_out():
         ({"trainer": {"callbacks": [Counts()]}}, r"give it by callbacks=\[...\]"),
         ({"trainer.logger": [Kept()]}, r"give it by loggers=\[...\]"),
         ({"looger": [Kept()]}, "give it by loggers"),
+        ({"trainer.fast_dev_run": 1}, "keeps nothing, so there is no Run to give"),
     ],
 )
 def test_other_objects_are_one_line(given, words, tmp_path):

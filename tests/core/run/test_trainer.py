@@ -397,4 +397,6 @@ def test_a_try_that_reaches_the_end_names_no_folder_that_is_gone(tmp_path, capsy
     said = " ".join(capsys.readouterr().out.split())
     assert "1 rounds in" in said
     assert said.endswith("nothing of it is kept")
+    assert main([*words, "--trainer.fast_dev_run", "1", "--json"]) == 2
+    assert "keeps nothing that --json could print" in capsys.readouterr().err
     assert not (tmp_path / "page").exists()

@@ -43,6 +43,10 @@ def run_train(argv: Sequence[str]) -> None:
     if configuration.given.print_config:
         say(to_yaml(configuration.settings, paper.name).rstrip())
         return
+    if as_json and configuration.settings.trainer.fast_dev_run:
+        raise UserError(
+            "'trainer.fast_dev_run' keeps nothing that --json could print: leave one of them out"
+        )
     with aside(as_json):
         folder = _trained(paper, configuration)
     if as_json:

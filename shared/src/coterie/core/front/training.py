@@ -112,6 +112,11 @@ def _wanted(paper: Paper, own: Any, given: dict[str, Any], files: Files, quiet: 
         found = configured(paper, given, "train()", files, own=own, also=_NAMES)
     if found.settings.run.resume:
         raise UserError("'run.resume' is not for train(): say coterie.load(folder).resume()")
+    if found.settings.trainer.fast_dev_run:
+        raise UserError(
+            "'trainer.fast_dev_run' keeps nothing, so there is no Run to give: say max_epochs in its "
+            f"place, or coterie train {paper.name} --trainer.fast_dev_run 1"
+        )
     if found.variants and not quiet:
         names = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in found.variants)
         console(soft_wrap=True).print(f"Settings: {names} (variant='none' for the general ones)")
