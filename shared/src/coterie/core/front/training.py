@@ -114,8 +114,8 @@ def _wanted(paper: Paper, own: Any, given: dict[str, Any], files: Files, quiet: 
         raise UserError("'run.resume' is not for train(): say coterie.load(folder).resume()")
     if found.settings.trainer.fast_dev_run:
         raise UserError(
-            "'trainer.fast_dev_run' keeps nothing, so there is no Run to give: say max_epochs in its "
-            f"place, or coterie train {paper.name} --trainer.fast_dev_run 1"
+            "'trainer.fast_dev_run' keeps nothing, so there is no Run to give: say max_epochs in "
+            f"its place, or coterie train {paper.name} --trainer.fast_dev_run 1"
         )
     if found.variants and not quiet:
         names = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in found.variants)
