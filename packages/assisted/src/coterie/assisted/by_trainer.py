@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from coterie.assisted.aae.batches import Batch, RowBatches
-from coterie.assisted.aae.cells import Cells, Pattern
+from coterie.assisted.aae.cells import Pattern
 from coterie.assisted.aae.network import AAE, DECODER, RATINGS, Params
-from coterie.assisted.aae.training import batches_of
+from coterie.assisted.aae.training import batches_of, dense, mean_over_cells
 from coterie.assisted.apart import CellBatches, recommender
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
@@ -131,23 +131,7 @@ class Autoencoder(nn.Module):
             loss: of single cells.
         """
         found = self(dense(batch.inputs, batch.ratings), batch.sides, batch.keep)
-        cells = batch.targets
-        values = loss.loss(batch.values, found[cells.row.long(), cells.column.long()])
-        if batch.counted is None:
-            return values.mean() if len(values) else values.sum()
-        return (values * batch.counted).sum() / batch.counted.sum().clamp(min=1.0)
-
-
-def dense(cells: Cells, values: Tensor) -> Tensor:
-    """Write cells into a table of zeros, ``(B, n_columns)``.
-
-    Args:
-        cells: of B rows.
-        values: of the cells, ``(n,)``.
-    """
-    table = values.new_zeros(cells.n_rows, cells.n_columns)
-    table[cells.row.long(), cells.column.long()] = values
-    return table
+        return mean_over_cells(found, batch, loss)
 
 
 _ROWS = 256

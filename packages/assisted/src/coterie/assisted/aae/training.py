@@ -75,13 +75,23 @@ def dense_loss(params: Params, batch: Batch, loss: Objective) -> Tensor:
 
     As `coterie.assisted.aae.network.value_and_gradients`, and differentiable.
     """
-    ratings = _dense(batch.inputs, batch.ratings)
+    ratings = dense(batch.inputs, batch.ratings)
     sides = {RATINGS: ratings, **batch.sides}
     codes = [_encode(params, name, features) for name, features in sides.items()]
     code = torch.stack(codes).sum(0)
     code = code if batch.keep is None else code * batch.keep
     hidden = torch.tanh(_linear(params, f"{DECODER}.hidden", code))
-    output = _linear(params, f"{DECODER}.wide", hidden)
+    return mean_over_cells(_linear(params, f"{DECODER}.wide", hidden), batch, loss)
+
+
+def mean_over_cells(output: Tensor, batch: Batch, loss: Objective) -> Tensor:
+    """Compute the mean loss over the cells of a batch, ``()``.
+
+    Args:
+        output: of all columns, ``(B, n_outputs)``.
+        batch: what the step sees.
+        loss: of single cells.
+    """
     cells = batch.targets
     values = loss.loss(batch.values, output[cells.row.long(), cells.column.long()])
     if batch.counted is None:
@@ -98,7 +108,13 @@ def _linear(params: Params, name: str, values: Tensor) -> Tensor:
     return F.linear(values, params[f"{name}.weight"], params[f"{name}.bias"])
 
 
-def _dense(cells: Cells, values: Tensor) -> Tensor:
+def dense(cells: Cells, values: Tensor) -> Tensor:
+    """Write cells into a table of zeros, ``(B, n_columns)``.
+
+    Args:
+        cells: of B rows.
+        values: of the cells, ``(n,)``.
+    """
     table = values.new_zeros(cells.n_rows, cells.n_columns)
     table[cells.row.long(), cells.column.long()] = values
     return table
