@@ -223,6 +223,24 @@ def test_wrong_tokens(within: tuple[Middle, MiddleServer, str]) -> None:
     assert client_token(SECRET, 1) != client_token(SECRET, 11) != admin_token(SECRET)
 
 
+def test_a_new_link_reaches_a_server_started_again_at_once(
+    within: tuple[Middle, MiddleServer, str], tmp_path: Path
+) -> None:
+    middle, first, model = within
+    with pytest.raises(UserError, match="session is unknown"):
+        (older := Link(first.address)).call(Step(), Done)
+    first.stop(0)
+    with pytest.raises(UserError, match="cannot be reached"):
+        older.call(Step(), Done)  # and waits now before it tries again
+    second = MiddleServer(middle, model, SECRET, tmp_path, first.address, max_bytes=MAX_BYTES)
+    second.start()
+    try:
+        channel_to(second, model).open(0, training=False)
+    finally:
+        second.stop(0)
+        older.close()
+
+
 def test_another_configuration(within: tuple[Middle, MiddleServer, str]) -> None:
     _, server, model = within
     assert cut(TinyLlama(4), 1, settings="rank 8").model != model != cut(TinyLlama(5), 1).model

@@ -62,6 +62,8 @@ def options(max_bytes: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.so_reuseport", 0),
+        # Else a new link would wait out what an older one met at the address before.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
 
 
