@@ -19,7 +19,7 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -16,7 +16,7 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.training import Packing, Plan, Steps, Trained, batches_of, train
 from coterie.assisted.objective import Squared
 from coterie.core.local_training.fit import fit
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.tables.stopwatch import one_thread
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

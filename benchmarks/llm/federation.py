@@ -11,7 +11,7 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone_settings import LoraSettings

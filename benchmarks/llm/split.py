@@ -18,7 +18,8 @@ from torch import Tensor
 from benchmarks.core.timing import Row, in_turns, row
 from benchmarks.llm.federation import Shape
 from coterie.core.errors import UserError
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tables.stopwatch import one_thread
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import LoraSettings

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.core.modules.loops import Batch, ClientLoop
 from coterie.core.data.samples.samples import MASK
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
 from coterie.core.tensors import tree

@@ -21,7 +21,7 @@ from coterie.continual.settings import (
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

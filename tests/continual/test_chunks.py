@@ -19,7 +19,7 @@ from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.uploads import Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

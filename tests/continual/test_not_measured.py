@@ -14,7 +14,7 @@ from coterie.core.cli.main import main
 from coterie.core.federation.selection import unmeasured
 from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.driver import FederatedRun

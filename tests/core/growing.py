@@ -19,7 +19,8 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Cohort, Journal
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.run.checkpoint import LAST

@@ -14,7 +14,8 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import masked
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Down, Private, Report, Reveals, Step, Up, carries, leaves

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import (
     Down,
     ListStep,

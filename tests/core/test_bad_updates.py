@@ -15,7 +15,7 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.methods.kit.uploads import Weighted
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Up, declared
 from coterie.core.protocol.uploads import Bounds, Sum
 from coterie.core.registry.papers import load, papers

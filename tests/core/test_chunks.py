@@ -8,20 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.federation.in_process import WORKING_MEMORY, InProcess
+from coterie.core.federation.chunks import WORKING_MEMORY, chunks
 
 
 def cut(work, footprint, chunk=None):
     """Chunks of clients with this work and so many bytes, as lists of positions."""
     client = SimpleNamespace(
-        form="stacked",
-        concurrent=True,
         work=lambda data: None if work is None else torch.tensor(work),
         footprint=lambda data, down: None if footprint is None else torch.tensor(footprint),
     )
-    ids = torch.arange(len(footprint if work is None else work))
-    exchange = InProcess(client, [], lambda ids: None, chunk)
-    return [part.tolist() for part in exchange._chunks(SimpleNamespace(ids=ids), None)]
+    data = SimpleNamespace(ids=torch.arange(len(footprint if work is None else work)))
+    return [part.tolist() for part in chunks(client, data, None, WORKING_MEMORY, chunk)]
 
 
 SIZES = st.lists(st.integers(1, WORKING_MEMORY // 4), min_size=1, max_size=30)
@@ -31,24 +28,24 @@ SIZES = st.lists(st.integers(1, WORKING_MEMORY // 4), min_size=1, max_size=30)
 @given(SIZES, st.data())
 def test_chunks_hold_equal_work_and_what_fits(footprint, draws):
     work = draws.draw(st.lists(st.integers(0, 5), min_size=len(footprint), max_size=len(footprint)))
-    chunks = cut(work, footprint)
-    assert sorted(chain(*chunks)) == list(range(len(work)))
-    assert all(part == sorted(part) for part in chunks)
-    for one, other in pairwise(chunks):
+    found = cut(work, footprint)
+    assert sorted(chain(*found)) == list(range(len(work)))
+    assert all(part == sorted(part) for part in found)
+    for one, other in pairwise(found):
         assert min(work[client] for client in one) >= max(work[client] for client in other)
     # A client is in the chunk in whose memory it begins, so the last one may stand out.
     most = WORKING_MEMORY + max(footprint)
-    assert all(sum(footprint[client] for client in part) <= most for part in chunks)
+    assert all(sum(footprint[client] for client in part) <= most for part in found)
     if sum(footprint) <= WORKING_MEMORY:
-        assert chunks == [list(range(len(work)))]
+        assert found == [list(range(len(work)))]
 
 
 @pytest.mark.parametrize("work", [None, [1, 5, 1, 5, 5]])
 @pytest.mark.parametrize("footprint", [None, [10**12] * 5])
 def test_a_number_of_clients_is_a_number_of_clients(work, footprint):
     if work or footprint:
-        chunks = cut(work, footprint, chunk=2)
-        assert chunks == ([[0, 1], [2, 3], [4]] if work is None else [[1, 3], [0, 4], [2]])
+        found = cut(work, footprint, chunk=2)
+        assert found == ([[0, 1], [2, 3], [4]] if work is None else [[1, 3], [0, 4], [2]])
         assert cut(work, footprint, chunk=9) == [[0, 1, 2, 3, 4]]
 
 
@@ -61,5 +58,5 @@ def test_what_a_chunk_takes_is_that_of_its_own_clients():
     fourth = WORKING_MEMORY // 4
     assert cut([1] * 5, [fourth] * 5) == [[0, 1, 2, 3], [4]]
     few, many = [1] * 4, [fourth] * 8
-    chunks = [[4, 5, 6, 7], [8, 9, 10, 11], [0, 1, 2, 3]]
-    assert cut([0] * 4 + [1] * 8, few + many) == chunks
+    found = [[4, 5, 6, 7], [8, 9, 10, 11], [0, 1, 2, 3]]
+    assert cut([0] * 4 + [1] * 8, few + many) == found

@@ -12,9 +12,10 @@ from coterie.core.local_training.dropout import (
     dropout_mask,
     keyed_layers,
 )
-from coterie.core.local_training.fit import fit, of_clients
+from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf, masked
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.stacking import of_clients
 from coterie.core.methods.kit.training import LocalTraining, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key

@@ -17,7 +17,7 @@ from coterie.core.methods.fedavg import (
     FedProxSettings,
 )
 from coterie.core.methods.kit.model_server import ServerModel
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(3)

@@ -13,7 +13,7 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.uploads import Sum
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from coterie.core.local_training import row_optimizer
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf
-from coterie.core.local_training.row_optimizer import Params, RowAdam, RowOptimizer, RowSGD
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowSGD
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

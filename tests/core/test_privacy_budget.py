@@ -14,7 +14,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.build import middleware
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.core.training.callbacks.notes import PrivacyBudget

@@ -36,7 +36,7 @@ from coterie.core.privacy.build import middleware, remarks
 from coterie.core.privacy.noise import EntryClip
 from coterie.core.privacy.releases import protocol_table, release_count, releasing
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import ListStep, Reveals, Step, Up, leaves
 from coterie.core.protocol.uploads import Sum
 from coterie.core.run.driver import FederatedRun

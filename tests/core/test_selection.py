@@ -11,7 +11,7 @@ from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting, be
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import rank_all
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.settings.sections import LoggerSettings, ValidationSettings
 from coterie.core.tensors.keys import Key

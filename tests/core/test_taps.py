@@ -10,7 +10,8 @@ from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.linear_layers import Outer, joined
 from coterie.core.local_training.losses import ByAutograd, MethodOf, masked
-from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.local_training.stacking import CACHE, StackWidth
 from coterie.core.tensors.keys import Key
 

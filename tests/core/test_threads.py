@@ -14,7 +14,7 @@ from torch import nn
 from benchmarks.core.modules.cases import Case, Labelled, numbers, small_cnn
 from benchmarks.core.modules.rounds import ModuleRounds
 from coterie.core.errors import UserError
-from coterie.core.federation.in_process import Threads
+from coterie.core.federation.threads import Threads
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.step_count import count_steps, counting_steps
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgSettings

@@ -27,7 +27,7 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import ProtocolError, encode, peek
 

@@ -5,7 +5,7 @@ from tests.in_process import cohort_in_process
 
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import PPLR

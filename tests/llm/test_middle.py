@@ -9,7 +9,8 @@ from tests.llm.tiny_split import TinyLlama, TinyLongformer, use_start
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.row_optimizer import RowAdam, RowSGD
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors import tree
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.mixing import Mixing

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.msmt.one_upload import behind_noise, distances, occurrence
 
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.tensors.keys import Key
 from coterie.msmt.attack.uploads import LocalSteps, occurring, untouched
 from coterie.msmt.data.task import Schema

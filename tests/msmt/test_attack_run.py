@@ -10,9 +10,9 @@ from sklearn.metrics import roc_auc_score
 from tests.msmt.one_upload import losses
 from tests.msmt.small_scenarios import LENGTHS, QUIET, scenarios, settings
 
-from coterie.core.federation.cohort import Answers, Exchange, Request
+from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.methods.fedamp import UPDATE, CloudModel
-from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate
 from coterie.core.privacy.accountant import epsilon
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.messages import Private

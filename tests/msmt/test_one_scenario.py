@@ -10,7 +10,7 @@ from tests.msmt.small_scenarios import QUIET, advanced, kept, opened, run_of, sc
 from torch import Tensor
 
 from coterie.core.methods.bounds import LocalClient
-from coterie.core.methods.kit.model_client import OwnModel, OwnStart
+from coterie.core.methods.kit.model_messages import OwnModel, OwnStart
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.msmt.methods import client_half

@@ -23,7 +23,7 @@ from tests.core.methods.labelled_clients import (
 from tests.page.small_games import HELD, LENGTHS, MEASURED, game, pairs, settings
 
 from coterie.core.errors import UserError
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.methods.settings.any_module import FedDynOptions
 from coterie.core.methods.settings.fedavg import BranchOptions
 from coterie.core.run.driver import FederatedRun

@@ -23,8 +23,8 @@ from tests.page.small_games import LENGTHS, MEASURED, game, pairs, play, setting
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.ledger import Ledger
-from coterie.core.methods.kit.model_client import GlobalModel
-from coterie.core.protocol.cohort import Journal
+from coterie.core.methods.kit.model_messages import GlobalModel
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors import tree

@@ -18,7 +18,7 @@ from benchmarks.core.timing import CPU_MS, Row, in_turns, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
-from coterie.core.methods.kit.model_client import UPDATE, GlobalModel
+from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
 from coterie.core.methods.kit.uploads import Weighted, mean_added
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.run.driver import FederatedRun

@@ -14,7 +14,7 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.models.classifier import Classifier, SoftmaxRegression
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 KEY = Key.from_seed(17)

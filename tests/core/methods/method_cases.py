@@ -10,10 +10,10 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods import ditto, fedamp, feddyn, pfedme, scaffold
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.methods.settings import any_module
 from coterie.core.methods.settings import any_module as drift_settings
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 
 METHODS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "scaffold": (

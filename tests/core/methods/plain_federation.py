@@ -40,7 +40,7 @@ from coterie.core.methods.settings.any_module import (
     FedProxSettings,
     LocalSettings,
 )
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 
 Weights = dict[str, Tensor]

@@ -50,7 +50,7 @@ from coterie.core.methods.feddyn import FedDynClient
 from coterie.core.methods.fedrecon import FedReconClient, FedReconSettings
 from coterie.core.methods.fedrod import FedRODClient, FedRODSettings
 from coterie.core.methods.kit.evaluation import Evaluator
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.pfedme import PFedMeClient
 from coterie.core.methods.scaffold import ScaffoldClient

@@ -21,7 +21,7 @@ from tests.hosted import same_both_ways
 from coterie.core.agents.settings import DDPGSettings
 from coterie.core.errors import UserError
 from coterie.core.methods.dap_fl import DapFLSettings
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.tensors import tree
 
 

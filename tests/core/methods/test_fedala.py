@@ -29,7 +29,7 @@ from torch import nn
 from coterie.core.errors import UserError
 from coterie.core.methods.fedala import FedALAClient, FedALASettings, last_layers
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.tensors.keys import shuffle_rows
 
 GENERAL = {"epochs": 2, "batch_size": 3, "lr": 0.2}

@@ -35,7 +35,7 @@ from coterie.core.methods.fedrecon import (
     MeasuredBase,
     reconstruct,
 )
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.tensors.keys import shuffle_rows
 

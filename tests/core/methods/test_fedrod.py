@@ -33,7 +33,7 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings, class_counts
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 
 SETTINGS = FedRODSettings(
     gamma=0.8, epochs=2, batch_size=3, lr=0.3, weight_decay=0.01, clip=0.3, rounds=9

@@ -35,7 +35,7 @@ from coterie.core.methods.kit.evaluation import (
     Quality,
     monitor_of,
 )
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun

@@ -21,7 +21,7 @@ from tests.core.test_fedavg import cohort_of
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedamp import CloudModel
-from coterie.core.methods.kit.model_client import GlobalModel
+from coterie.core.methods.kit.model_messages import GlobalModel
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.tensors import tree
 from coterie.core.wire.annotations import restore

@@ -19,7 +19,7 @@ from coterie.core.methods.fedrecon import (
     MeasuredBase,
 )
 from coterie.core.methods.fedrod import FedRODClient, FedRODSettings
-from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
+from coterie.core.methods.kit.model_messages import GlobalModel, OwnStart
 from coterie.core.methods.settings.any_module import LocalSettings
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 

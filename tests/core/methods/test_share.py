@@ -28,10 +28,10 @@ from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
-from coterie.core.methods.kit.model_client import GlobalModel, OwnStart
+from coterie.core.methods.kit.model_messages import GlobalModel, OwnStart
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.parts import matching
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.saved import load, save
 

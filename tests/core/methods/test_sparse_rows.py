@@ -28,8 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import trained_alone
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.gradients import clipped
 from coterie.core.local_training.losses import MethodOf
-from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowSGD, clipped
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowOptimizer, RowSGD
 from coterie.core.methods.scaffold import ScaffoldClient
 from coterie.core.methods.settings.any_module import ScaffoldSettings
 

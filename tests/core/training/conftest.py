@@ -10,7 +10,7 @@ from lightning.pytorch.loggers import Logger
 
 from coterie.core.federation.ledger import Ledger
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.module import FederatedModule
 from coterie.core.training.trainer import fit as fit_rounds

@@ -12,7 +12,7 @@ from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.server import Server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.keys import Key

@@ -32,7 +32,8 @@ from coterie.assisted.settings import Settings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import Batch, MethodOf
-from coterie.core.local_training.row_optimizer import Params, RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.models.mf import MF
 from coterie.core.models.neumf import MLP, NeuMF
 from coterie.core.models.recommender import NO_SIDES, Recommender, Sides

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.common_secret import CommonSecret

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import RECEIVE, ModelClient, OwnStart
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import RECEIVE, OwnStart
 from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import OwnModel, QualityReport
+from coterie.core.methods.kit.model_messages import OwnModel, QualityReport
 from coterie.core.methods.kit.uploads import counted, measured
 from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.uploads import Shaped

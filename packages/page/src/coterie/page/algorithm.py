@@ -16,7 +16,8 @@ from coterie.core.methods.kit.model_server import ModelServer, ServerModel, Serv
 from coterie.core.methods.kit.sizes import Sizes, ask_sizes
 from coterie.core.methods.kit.uploads import Weighted, mean_added, noted
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.cohort import Cohort, Journal
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Step
 from coterie.core.protocol.server import Decision
 from coterie.core.tensors import tree

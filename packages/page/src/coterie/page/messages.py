@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coterie.core.agents.ddpg import Agents, Experience
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_messages import ModelUpdate, OwnModel
 from coterie.core.methods.kit.uploads import changed, counted, measured
 from coterie.core.protocol.messages import Down, Step, carries
 from coterie.core.protocol.uploads import Count, Flag

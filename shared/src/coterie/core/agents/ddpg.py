@@ -18,7 +18,8 @@ from torch import Tensor
 
 from coterie.core.agents.actor_critic import Perceptrons, Replay
 from coterie.core.agents.settings import DDPGSettings
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

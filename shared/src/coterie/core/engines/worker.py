@@ -18,7 +18,8 @@ from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder, Position
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Answers, Request, counted, folded
+from coterie.core.federation.cohort import counted, folded
+from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import field_sizes
 from coterie.core.kernels import switch

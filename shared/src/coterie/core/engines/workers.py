@@ -24,7 +24,7 @@ from coterie.core.engines.worker import (
     read_frame,
     write_frame,
 )
-from coterie.core.federation.cohort import Answers, Exchange, Request
+from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_total
 from coterie.core.protocol.cohort import Aligned, PerClient
 from coterie.core.protocol.messages import declared

@@ -1,10 +1,9 @@
-"""The clients of a round: who is asked, what carries an ask, what is made of the answers."""
+"""The clients of a round: who is asked and when, what is folded, counted and noted of it."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -13,112 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger
 from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.protocol.cohort import (
     Aligned,
     Cohort,
     FoldedReplies,
-    Journal,
     ListReplies,
-    PerClient,
     StackedReplies,
 )
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import AnyStep
 from coterie.core.protocol.uploads import Bounds, Fold
 from coterie.core.tensors import tree
 from coterie.core.tensors.ordering import sorted_rows
-
-
-@dataclass(frozen=True)
-class Request:
-    """One ask, as an exchange gets it.
-
-    Attributes:
-        step: what is asked for.
-        down: the message that all receive, or `PerClient` or `Aligned` ones.
-        ids: ``(R,)`` who is asked.
-        when: coordinates of the round: block, round in it.
-        draw: how many asks for this step came before in the round. With ``when`` it is folded into
-            the clients' keys, so that asking for one step changes no draw of another.
-        number: how many asks for any step came before in the round.
-        fold: what the server makes of the uploads; an exchange may fold a part of them where they
-            are, if the fold has a name.
-    """
-
-    step: AnyStep[Any, Any]
-    down: Any
-    ids: Tensor
-    when: tuple[int, ...]
-    draw: int = 0
-    number: int = 0
-    fold: Fold | None = None
-
-    def down_for(self, ids: Tensor) -> Any:
-        """What the clients ``ids``, ``(K,)``, receive; one client's in the list form."""
-        if isinstance(self.down, PerClient):
-            return self.down.messages[int(ids)]
-        return self.down.of(ids) if isinstance(self.down, Aligned) else self.down
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What some of those who were asked answered.
-
-    Attributes:
-        ids: ``(A,)`` whose answer counts.
-        up: their uploads, stacked, or of the one client in the list form; None where the step has
-            none, nobody's counts, or ``total`` holds them.
-        refused: client id -> why its answer does not count.
-        total: the uploads folded, where the exchange did that.
-        sizes: field -> bytes of the uploads before they were folded.
-    """
-
-    ids: Tensor
-    up: Any = None
-    refused: dict[int, str] = field(default_factory=dict)
-    total: Any = None
-    sizes: dict[str, int] = field(default_factory=dict)
-
-
-class Exchange(ABC):
-    """Clients that can be reached, wherever they run.
-
-    An implementation runs the transaction of every client (`coterie.core.federation.in_process`)
-    where the client's state is: step, guard, commit, middleware. What it yields has been judged by
-    the form that the message declares, and follows an order that no timing changes.
-    """
-
-    @abstractmethod
-    def present(self, block: int) -> Tensor:
-        """Who takes part in a block, ``(R,)`` int64 ascending."""
-
-    @abstractmethod
-    def enrol(self, ids: Tensor, block: int) -> Tensor:
-        """Let the newcomers among ``ids`` make their private state; return their ids."""
-
-    @abstractmethod
-    def ask(self, request: Request) -> Iterator[Answers]:
-        """Let clients answer, part by part.
-
-        Raises:
-            TypeError: the clients have no such step.
-        """
-
-    @abstractmethod
-    def to_plain(self) -> Any:
-        """The private state that is kept here, for a checkpoint; None where clients keep it."""
-
-    @abstractmethod
-    def load_plain(self, plain: Any) -> None:
-        """Restore what `to_plain` gave.
-
-        Raises:
-            KeyError: it is of other clients, or of another method.
-        """
-
-
-# The clients of a round: who is asked and when, what is folded, counted and noted of it.
 
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
 

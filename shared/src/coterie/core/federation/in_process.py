@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import contextvars
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Answers, Exchange, Request
+from coterie.core.federation.chunks import chunks, working_memory
+from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_state, versions, written
 from coterie.core.federation.store import PrivateStore
-from coterie.core.local_training.stacking import beside_others
+from coterie.core.federation.threads import Threads
 from coterie.core.protocol.client import Client, Middleware, layers_of
 from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
@@ -25,75 +23,7 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, keep_freed, moved
 from coterie.core.tensors.keys import Key
 
-A = TypeVar("A")
-B = TypeVar("B")
-
-
-class Threads:
-    """Threads that live as long as this does; one is the thread that asks.
-
-    Torch computes without Python's lock, so threads share the cores where operations are large
-    enough. Each sees the context variables of the one that asks.
-
-    Args:
-        count: how many.
-
-    Example:
-        >>> list(Threads(2).map(str, range(3)))
-        ['0', '1', '2']
-    """
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-        self._pool: ThreadPoolExecutor | None = None
-
-    def map(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
-        """Give the results in the order of the items, few of them ahead of what is asked for.
-
-        An error of an item is raised when its result is asked for; what has not begun is dropped.
-        """
-        if self._count == 1:
-            yield from map(function, items)
-            return
-        if self._pool is None:
-            threads = torch.get_num_threads()
-            self._pool = ThreadPoolExecutor(
-                self._count, "chunk", initializer=torch.set_num_threads, initargs=(threads,)
-            )
-        ahead: deque[Future[B]] = deque()
-        try:
-            for item in items:
-                context = contextvars.copy_context()
-                ahead.append(self._pool.submit(context.run, _as_here(function), item))
-                if len(ahead) > self._count + 1:  # one waits, so that no thread does
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-
-
-def _as_here(function: Callable[[A], B]) -> Callable[[A], B]:
-    """Whether autograd notes anything is said for each thread; take this one's word along."""
-    enabled = torch.is_grad_enabled()
-
-    def call(item: A) -> B:
-        with torch.set_grad_enabled(enabled), beside_others():
-            return function(item)
-
-    return call
-
-
-# Clients in this process, and the transaction by which each of them answers.
-
 NOBODY = torch.empty(0, dtype=torch.int64)
-WORKING_MEMORY = 32 << 20
-"""Bytes that a chunk may take by default; measured, larger chunks are hardly faster."""
-_AT_LEAST, _MOST = 4, 256 << 20
-"""Large clients are so many together all the same, in so many bytes at most."""
-_GPU_SHARE = 8
-"""Part of a GPU's memory that a chunk may take: estimates are from below."""
 
 
 @dataclass(frozen=True)
@@ -206,7 +136,9 @@ class InProcess(Exchange):
             return
         data = self._data(request.ids, request.when[0])
         attempts = partial(self._try_chunk, request, data)
-        for tried in self._threads.map(attempts, self._chunks(data, request.down)):
+        memory = working_memory(self.device)
+        parts = chunks(self.client, data, request.down, memory, self.chunk)
+        for tried in self._threads.map(attempts, parts):
             yield self._settle(request, tried)
 
     def to_plain(self) -> dict[str, Any]:
@@ -298,52 +230,3 @@ class InProcess(Exchange):
         first = self.data(block).ids[:1]
         key, data = self.secrets(first), self._data(first, block)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
-
-    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
-        """Positions of the clients, chunk by chunk."""
-        order, sizes = self._cut(data, down)
-        for part in torch.split(order, sizes):
-            yield part if len(sizes) == 1 else part.sort().values
-
-    def _cut(self, data: Any, down: Any) -> tuple[Tensor, list[int]]:
-        """Positions of the clients, those of equal work together, and how many each chunk takes."""
-        count, memory = len(data.ids), working_memory(self.device)
-        footprint = None if self.chunk else self.client.footprint(data, down)
-        size = (self.chunk or count) if footprint is None else count
-        if size >= count and (footprint is None or int(footprint.sum()) <= memory):
-            return torch.arange(count), [count] * bool(count)
-        work = self.client.work(data)
-        order = torch.arange(count)
-        if work is not None:
-            order = torch.argsort(work, descending=True, stable=True)
-        if footprint is None:
-            return order, [min(size, count - first) for first in range(0, count, size)]
-        return order, fitting(footprint.take(order), memory)
-
-
-def working_memory(device: torch.device) -> int:
-    """Bytes that a chunk may take: what a cache holds, of a GPU a share of all that it has.
-
-    It does not depend on what is free, so that the chunks of a run are the same every time.
-    """
-    if device.type != "cuda":
-        return WORKING_MEMORY
-    return int(torch.cuda.get_device_properties(device).total_memory) // _GPU_SHARE
-
-
-def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
-    """Cut clients into stacks that fit into memory: how many are in each.
-
-    Args:
-        footprint: ``(C,)`` bytes that each takes, in their order.
-        memory: bytes of a stack; more where single clients take most of it.
-
-    Example:
-        >>> fitting(torch.full((9,), WORKING_MEMORY // 4))
-        [4, 4, 1]
-    """
-    if len(footprint):
-        memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST))
-    filled = footprint.cumsum(0).sub_(1).clamp_min_(0)
-    counts = filled.div_(memory, rounding_mode="floor").bincount()
-    return counts[counts > 0].tolist()

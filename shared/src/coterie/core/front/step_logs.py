@@ -25,7 +25,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.agreement import Stackable
 from coterie.core.local_training.losses import Batch
 from coterie.core.methods.kit.training import LocalTraining
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.tree import columns
 

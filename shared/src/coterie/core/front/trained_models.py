@@ -16,9 +16,10 @@ from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.methods.bounds import TrainedModel
-from coterie.core.methods.kit.model_client import ModelClient, QualityReport
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import QualityReport
 from coterie.core.methods.kit.model_server import ModelServer
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.run.driver import FederatedRun
 
 

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import MASK, CountedBatches, SampleData
 from coterie.core.errors import Unstackable
+from coterie.core.local_training.gradients import multiplied_out
 from coterie.core.local_training.losses import Batch, ByAutograd, Gradient, Loss, masked
-from coterie.core.local_training.row_optimizer import Params, multiplied_out
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import stacked
 from coterie.core.tensors.device import default_device
 from coterie.core.tensors.keys import Key

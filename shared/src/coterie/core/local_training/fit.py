@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import Unstackable
+from coterie.core.local_training.gradients import Grads, clipped, multiplied_out
 from coterie.core.local_training.linear_layers import Deferred, Outer, ReadElsewhere
 from coterie.core.local_training.losses import (
     Batch,
@@ -21,34 +21,16 @@ from coterie.core.local_training.losses import (
     Slope,
     of_trained,
 )
-from coterie.core.local_training.row_optimizer import (
-    Grads,
-    Params,
-    RowOptimizer,
-    RowState,
-    clipped,
-    multiplied_out,
-)
+from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState
 from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
-from coterie.core.local_training.stacking import concatenate, say_one_by_one, stacked
+from coterie.core.local_training.stacking import (
+    Batches,
+    by_rows,
+)
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
 
 T = TypeVar("T")
-
-
-class Batches(Protocol):
-    """Batches of a chunk of clients, made when they are needed.
-
-    A batch is a dict of tensors with two leading axes ``(K, B, ...)``: K clients, B samples. Where
-    clients have unequal numbers of samples, the shorter ones are padded (with finite values) and
-    ``batch[MASK]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
-    mask. `masked` turns a loss that knows no mask into one that obeys it.
-    """
-
-    def __call__(self, number: int, rows: Tensor) -> Batch:
-        """Batch ``number`` (from 0) of the clients at the positions ``rows``, ``(K,)`` int64."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -166,32 +148,6 @@ def _gradient(
     return ByAutograd(loss, factored and opt.factored and clip is None, *how)
 
 
-def of_clients(
-    function: Loss, params: Params, batches: Batches, rows: Tensor, number: int = 0
-) -> Tensor:
-    """Values ``(K,)`` of a function of the clients ``rows`` on one of their batches.
-
-    Args:
-        function: of one client's parameters and batch, ``-> ()``.
-        params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-        batches: gives the stacked batches.
-        rows: ``(K,)`` int64 positions, K at least 1.
-        number: of the batch, from 0.
-    """
-
-    def run(rows: Tensor) -> Tensor:
-        mine = {
-            name: value.expand(len(rows), *value.shape[1:])
-            if len(value) == 1
-            else value.index_select(0, rows)
-            for name, value in params.items()
-        }
-        value: Tensor = stacked(function)(mine, batches(number, rows))
-        return value
-
-    return _by_rows(run, rows)
-
-
 @dataclass(frozen=True)
 class _Rates:
     """Learning rate and largest gradient norm: one for all, or of each client, ``(K,)``."""
@@ -237,7 +193,7 @@ class _Job:
             order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(max(width, 1)):
-            _by_rows(partial(self._run_deferring, end, order), places)
+            by_rows(partial(self._run_deferring, end, order), places)
         mean = replace(end, loss=_mean(end.loss, self.steps[order]))
         in_order = bool((order[1:] > order[:-1]).all())
         return mean if in_order else tree.take(mean, torch.argsort(order))
@@ -356,22 +312,3 @@ def _rate(value: float | Tensor, like: Tensor) -> float | Tensor:
 
 def _cut(stack: T, start: int, end: int | None) -> T:
     return tree.map_tensors(lambda leaf: leaf[start:end], stack)
-
-
-def _by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
-    """Run for all clients at once or, where that is impossible, one after the other.
-
-    A log line says so once for each reason.
-
-    Args:
-        run: gives a stacked tree for the clients at some positions, ``(K,)`` int64; raises
-            `Unstackable` if it cannot serve several.
-        rows: ``(C,)`` positions, C at least 1.
-    """
-    try:
-        return run(rows)
-    except Unstackable as error:
-        if rows.numel() == 1:
-            raise
-        say_one_by_one(str(error).split("\n")[0][:200])
-        return concatenate([run(row) for row in rows.split(1)])

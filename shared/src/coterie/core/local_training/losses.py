@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie.core.data.samples.samples import MASK
 from coterie.core.errors import UserError
 from coterie.core.local_training.embedding_rows import keep_padding_rows
+from coterie.core.local_training.gradients import Grads
 from coterie.core.local_training.linear_layers import (
     WITHHELD,
     Deferred,
@@ -24,7 +25,7 @@ from coterie.core.local_training.linear_layers import (
     taped,
 )
 from coterie.core.local_training.recorded import recorded
-from coterie.core.local_training.row_optimizer import Grads, Params
+from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import drawing_nothing, or_unstackable, stacked
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import brought

@@ -15,10 +15,10 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_optimizer import Params, RowState
-from coterie.core.methods.kit.model_client import (
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import (
     RECEIVE,
     GlobalModel,
-    ModelClient,
     OwnModel,
     OwnStart,
     QualityReport,

@@ -13,7 +13,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Quality, has_diverged, restored
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.kit.uploads import Weighted, changed, mean_added, measured, noted

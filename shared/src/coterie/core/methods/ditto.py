@@ -10,10 +10,10 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.model_client import (
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import (
     UPDATE,
     GlobalModel,
-    ModelClient,
     ModelUpdate,
     OwnModel,
     QualityReport,

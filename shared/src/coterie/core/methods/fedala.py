@@ -11,9 +11,11 @@ from torch import Tensor
 from coterie.core.data.samples.samples import MiniBatches, Samples, in_memory
 from coterie.core.data.samples.split_samples import SplitSamples, divide, share_counts
 from coterie.core.local_training.fit import Fitted, fit
+from coterie.core.local_training.gradients import Grads
 from coterie.core.local_training.losses import Batch
-from coterie.core.local_training.row_optimizer import Grads, Params, RowSGD, RowState
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.parts import last_layers, without
 from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.kit.uploads import changed, measured

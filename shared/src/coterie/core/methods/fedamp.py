@@ -11,7 +11,8 @@ from torch import Tensor
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.any_module import FedAMPOptions, FedAMPSettings
 from coterie.core.protocol.cohort import Aligned, Cohort

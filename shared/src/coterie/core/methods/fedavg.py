@@ -7,13 +7,8 @@ from dataclasses import replace
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.losses import Pull
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import (
-    UPDATE,
-    GlobalModel,
-    ModelClient,
-    ModelUpdate,
-    OwnModel,
-)
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.training import same_for_all, towards
 from coterie.core.methods.kit.uploads import Weighted, WeightedSum, mean_added, noted

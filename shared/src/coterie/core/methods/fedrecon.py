@@ -15,9 +15,9 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.model_client import (
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import (
     GlobalModel,
-    ModelClient,
     ModelUpdate,
     OwnModel,
     QualityReport,

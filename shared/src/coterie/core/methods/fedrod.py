@@ -13,17 +13,12 @@ from coterie.core.data.samples.samples import SampleData, Samples, in_memory
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.gradients import Grads, clipped, multiplied_out
 from coterie.core.local_training.losses import AsBatch, Batch, Slope, masked
-from coterie.core.local_training.row_optimizer import (
-    Grads,
-    Params,
-    RowSGD,
-    RowState,
-    clipped,
-    multiplied_out,
-)
+from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
 from coterie.core.methods.fedavg import FedAvgServer
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.parts import HEAD, matching, part, with_head, without
 from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.kit.uploads import changed, measured

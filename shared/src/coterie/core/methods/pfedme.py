@@ -10,21 +10,11 @@ from torch import Tensor
 from coterie.core.data.samples.samples import CountedBatches, batch_counts
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.fit import fit
+from coterie.core.local_training.gradients import Grads, multiplied_out
 from coterie.core.local_training.losses import Batch
-from coterie.core.local_training.row_optimizer import (
-    Grads,
-    Params,
-    RowOptimizer,
-    RowState,
-    multiplied_out,
-)
-from coterie.core.methods.kit.model_client import (
-    UPDATE,
-    GlobalModel,
-    ModelClient,
-    ModelUpdate,
-    OwnModel,
-)
+from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.training import changes, same_for_all
 from coterie.core.methods.kit.uploads import Weighted, noted

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import GlobalModel, ModelClient, ModelUpdate, OwnModel
+from coterie.core.methods.kit.model_client import ModelClient
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.methods.kit.sizes import SizedModel, Sizes, TellsSize, anew, ask_sizes
 from coterie.core.methods.kit.training import changes, same_for_all

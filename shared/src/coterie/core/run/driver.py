@@ -15,14 +15,15 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.federation.cohort import Exchange, ExchangeCohort
+from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation, check_alike
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.kernels.switch import kernels
 from coterie.core.local_training.step_count import counting_steps
-from coterie.core.protocol.cohort import Journal
+from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.run_keys import RunKeys
 from coterie.core.run.checkpoint import Bound, bound_to, check_bound
 from coterie.core.settings.sections import EngineSettings

@@ -16,7 +16,8 @@ from coterie.assisted.aae.network import AAE, DECODER, RATINGS, Params, value_an
 from coterie.assisted.objective import Objective, Squared
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import Batch as Named
-from coterie.core.local_training.row_optimizer import RowAdam, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coterie.core.local_training.row_optimizer import RowAdam
+from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines
 from coterie.core.tensors.keys import Key

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
-from coterie.core.local_training.row_optimizer import RowAdam, RowOptimizer, RowState
+from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.federation.cohort import Answers, Exchange, Request
+from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.fedamp import CloudModel
-from coterie.core.methods.kit.model_client import GlobalModel, ModelUpdate
+from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.kit.parts import part
 from coterie.core.privacy.releases import releases

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.in_process import fitting
+from coterie.core.federation.chunks import fitting
 from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Quality, has_diverged, restored

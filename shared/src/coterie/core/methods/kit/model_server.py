@@ -19,7 +19,7 @@ from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.step_count import not_counting_steps
 from coterie.core.local_training.watching import constants_of
 from coterie.core.methods.kit.evaluation import Evaluator, MeasuresItself, monitor_of, shown_names
-from coterie.core.methods.kit.model_client import (
+from coterie.core.methods.kit.model_messages import (
     EVALUATE,
     RECEIVE,
     GlobalModel,

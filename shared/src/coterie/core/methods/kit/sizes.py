@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.methods.kit.model_client import OwnModel
+from coterie.core.methods.kit.model_messages import OwnModel
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.kit.uploads import counted
 from coterie.core.protocol.cohort import Cohort
