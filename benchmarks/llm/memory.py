@@ -20,7 +20,8 @@ from benchmarks.core.machine import (
 from benchmarks.core.timing import Row, in_a_process, row
 from benchmarks.llm.federation import Shape
 from coterie.core.federation.federation import Federation
-from coterie.core.protocol.cohort import Cohort, ListReplies
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.run.driver import FederatedRun
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone_settings import LoraSettings

@@ -21,8 +21,8 @@ from coterie.continual.messages import (
 from coterie.core.federation.selection import BestRound
 from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.metrics.ranking_report import RankingReport
-from coterie.core.protocol.cohort import FoldedReplies, StackedReplies
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.replies import FoldedReplies, StackedReplies
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import DenseRows

@@ -12,10 +12,11 @@ from torch import Tensor
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client, Middleware
-from coterie.core.protocol.cohort import Cohort, PerClient
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import (
     Down,
     ListStep,
+    PerClient,
     Private,
     Report,
     Reveals,

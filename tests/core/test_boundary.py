@@ -23,8 +23,16 @@ from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.check import assert_no_shared_storage
 from coterie.core.privacy.noise import Clip, GaussianNoise
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Aligned, PerClient
-from coterie.core.protocol.messages import Down, ListStep, Private, Step, Up, carries
+from coterie.core.protocol.messages import (
+    Aligned,
+    Down,
+    ListStep,
+    PerClient,
+    Private,
+    Step,
+    Up,
+    carries,
+)
 from coterie.core.protocol.uploads import Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.errors import UserError
+from coterie.core.local_training.batch_values import of_clients
 from coterie.core.local_training.dropout import (
     DropoutBatches,
     KeyedDropout,
@@ -15,7 +16,6 @@ from coterie.core.local_training.dropout import (
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf, masked
 from coterie.core.local_training.row_adam import RowAdam
-from coterie.core.local_training.stacking import of_clients
 from coterie.core.methods.kit.training import LocalTraining, same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.tensors.keys import Key

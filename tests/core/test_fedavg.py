@@ -9,14 +9,10 @@ from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
-from coterie.core.methods.fedavg import (
-    FedAvgClient,
-    FedAvgServer,
-    FedAvgSettings,
-    FedProxClient,
-    FedProxSettings,
-)
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.fedprox import FedProxClient
 from coterie.core.methods.kit.model_server import ServerModel
+from coterie.core.methods.settings.any_module import FedProxSettings
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
 

@@ -8,8 +8,9 @@ from torch import nn
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, FedProxSettings
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldSettings
+from coterie.core.methods.settings.any_module import FedProxSettings
 from coterie.core.privacy.noise import Clip
 
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Crossing, Ledger
-from coterie.core.protocol.cohort import Aligned, PerClient
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, ListStep, Step, carries
+from coterie.core.protocol.messages import Aligned, Down, ListStep, PerClient, Step, carries
 from coterie.core.tensors.keys import Key
 
 IDS = torch.tensor([2, 5, 9])

@@ -11,9 +11,17 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import PerClient
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import (
+    Down,
+    ListStep,
+    PerClient,
+    Private,
+    Reveals,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.protocol.uploads import Flag, Sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

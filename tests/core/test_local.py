@@ -12,11 +12,11 @@ from coterie.core.data.samples.samples import MASK, MiniBatches, SampleData
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.federation.store import PrivateStore
 from coterie.core.local_training import stacking
+from coterie.core.local_training.batch_values import of_clients
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf, masked
 from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.local_training.row_optimizer import RowSGD, RowState
-from coterie.core.local_training.stacking import of_clients
 from coterie.core.protocol.messages import Private
 from coterie.core.tensors.keys import Key
 

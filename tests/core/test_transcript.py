@@ -24,8 +24,8 @@ from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, Transcript, altered, read_transcript
 from coterie.core.methods.kit.uploads import Weighted
-from coterie.core.protocol.cohort import Aligned
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import Sum
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun

@@ -14,8 +14,7 @@ from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.methods.fedamp import UPDATE, CloudModel
 from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate
 from coterie.core.privacy.accountant import epsilon
-from coterie.core.protocol.cohort import Aligned
-from coterie.core.protocol.messages import Private
+from coterie.core.protocol.messages import Aligned, Private
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings

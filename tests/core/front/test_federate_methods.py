@@ -10,9 +10,9 @@ from torch.utils.data import TensorDataset
 
 from coterie.core.errors import UserError
 from coterie.core.front.federate import federate
-from coterie.core.methods.fedavg import FedProxSettings
 from coterie.core.methods.registry import METHODS
 from coterie.core.methods.scaffold import ScaffoldSettings
+from coterie.core.methods.settings.any_module import FedProxSettings
 from coterie.core.models.classifier import Classifier
 from coterie.core.training.trainer import fit
 

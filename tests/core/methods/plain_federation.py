@@ -32,7 +32,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.bounds import CentralClient, CentralServer, LocalClient, LocalServer
 from coterie.core.methods.ditto import DittoClient, DittoServer
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer
-from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings, FedProxClient
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.fedprox import FedProxClient
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.settings.any_module import (
     DittoSettings,

@@ -60,7 +60,7 @@ from coterie.core.methods.settings.any_module import (
     ScaffoldSettings,
 )
 from coterie.core.models.classifier import Classifier
-from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.messages import Aligned
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.saved import load, save

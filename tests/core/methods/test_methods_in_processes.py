@@ -9,7 +9,7 @@ from torch import nn
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.methods.fedamp import CloudModel
 from coterie.core.methods.kit.model_messages import GlobalModel
-from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.messages import Aligned
 from coterie.core.tensors import tree
 
 

@@ -172,6 +172,25 @@ def test_it_stays_silent(PretendedRounds, fit, tmp_path, capfd):
     assert "wandb" not in (out + err).lower()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_it_stays_silent_where_its_own_log_finds_no_space(PretendedRounds, fit, tmp_path, capfd):
+    class FillsUp(PretendedRounds):
+        def _measure(self, number):
+            super()._measure(number)
+            log.experiment  # noqa: B018  (it has begun)
+            [own] = files_of(logging.getLogger("wandb"))
+            own.stream = open("/dev/full", "w")  # noqa: SIM115
+            logging.getLogger("wandb").info("a line")
+            own.stream.write("another")  # which only a flush finds no space for
+
+    def files_of(owner):
+        return [one for one in owner.handlers if isinstance(one, logging.FileHandler)]
+
+    log = logger_of(tmp_path)
+    fit(FillsUp(), [log], tmp_path)
+    assert capfd.readouterr().err == ""
+
+
 def test_a_resumed_run_has_the_same_id_names_and_axis(PretendedRounds, fit, tmp_path):
     first, second = logger_of(tmp_path), logger_of(tmp_path)
     fit(PretendedRounds(rounds=3), [first], tmp_path)

@@ -47,8 +47,10 @@ from coterie.assisted.settings import FEWEST, Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Cohort, ListReplies, PerClient
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.messages import PerClient
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 

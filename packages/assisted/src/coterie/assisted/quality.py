@@ -22,8 +22,8 @@ from coterie.core.metrics.rated_cells import (
     rmse_of_batches,
     sign_accuracy,
 )
-from coterie.core.protocol.cohort import ListReplies
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.tensors.stacked import Ragged
 
 LENGTH = 10

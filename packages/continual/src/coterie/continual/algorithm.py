@@ -28,7 +28,8 @@ from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Cohort, FoldedReplies
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.server import ServesItems
 from coterie.core.protocol.uploads import Sum
 from coterie.core.tensors.keys import Key

@@ -17,7 +17,9 @@ from coterie.core.metrics.clients import imbalance
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.cohort import Cohort, ListReplies, PerClient
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import PerClient
+from coterie.core.protocol.replies import ListReplies
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter, LocalHead

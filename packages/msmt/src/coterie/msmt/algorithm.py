@@ -17,8 +17,9 @@ from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.kit.parts import part, without
 from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.settings.fedavg import FedAvgSettings
-from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.messages import Aligned
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.msmt.aggregation.fedbn import Affine

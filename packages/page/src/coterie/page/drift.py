@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from coterie.core.local_training.losses import Pull
+from coterie.core.local_training.gradients import Pull
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.scaffold import control_moved, corrected
 from coterie.page.settings import GameSettings

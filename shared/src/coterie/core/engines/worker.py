@@ -25,8 +25,7 @@ from coterie.core.federation.ledger import field_sizes
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.cohort import Aligned
-from coterie.core.protocol.messages import AnyStep
+from coterie.core.protocol.messages import Aligned, AnyStep
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings

@@ -26,8 +26,7 @@ from coterie.core.engines.worker import (
 )
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_total
-from coterie.core.protocol.cohort import Aligned, PerClient
-from coterie.core.protocol.messages import declared
+from coterie.core.protocol.messages import Aligned, PerClient, declared
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Like, Number
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved

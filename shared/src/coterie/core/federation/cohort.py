@@ -15,15 +15,10 @@ from torch import Tensor
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger
 from coterie.core.privacy.releases import release_count, release_names
-from coterie.core.protocol.cohort import (
-    Aligned,
-    Cohort,
-    FoldedReplies,
-    ListReplies,
-    StackedReplies,
-)
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import AnyStep
+from coterie.core.protocol.messages import Aligned, AnyStep
+from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.uploads import Bounds, Fold
 from coterie.core.tensors import tree
 from coterie.core.tensors.ordering import sorted_rows

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.protocol.cohort import Aligned, PerClient
-from coterie.core.protocol.messages import AnyStep
+from coterie.core.protocol.messages import Aligned, AnyStep, PerClient
 from coterie.core.protocol.uploads import Fold
 
 

@@ -17,7 +17,7 @@ from coterie.core.federation.guard import Asked, guard, guard_state, versions, w
 from coterie.core.federation.store import PrivateStore
 from coterie.core.federation.threads import Threads
 from coterie.core.protocol.client import Client, Middleware, layers_of
-from coterie.core.protocol.cohort import Aligned
+from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, keep_freed, moved

@@ -39,9 +39,9 @@ class Threads:
 
         An error of an item is raised when its result is asked for; what has not begun is dropped.
         """
-        if self._count == 1:
-            yield from map(function, items)
-            return
+        return map(function, items) if self._count == 1 else self._ahead(function, items)
+
+    def _ahead(self, function: Callable[[A], B], items: Iterable[A]) -> Iterator[B]:
         if self._pool is None:
             threads = torch.get_num_threads()
             self._pool = ThreadPoolExecutor(

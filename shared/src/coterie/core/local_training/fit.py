@@ -10,23 +10,14 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from coterie.core.local_training.gradients import Grads, clipped, multiplied_out
+from coterie.core.errors import Unstackable
+from coterie.core.local_training.batch_values import Batches
+from coterie.core.local_training.gradients import Pull, clipped, multiplied_out, pulled
 from coterie.core.local_training.linear_layers import Deferred, Outer, ReadElsewhere
-from coterie.core.local_training.losses import (
-    Batch,
-    ByAutograd,
-    Gradient,
-    Loss,
-    Pull,
-    Slope,
-    of_trained,
-)
+from coterie.core.local_training.losses import Batch, ByAutograd, Gradient, Loss, Slope, of_trained
 from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowState
 from coterie.core.local_training.row_optimizer import RowSGD as RowSGD
-from coterie.core.local_training.stacking import (
-    Batches,
-    by_rows,
-)
+from coterie.core.local_training.stacking import say_unstackable
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
 
@@ -193,7 +184,12 @@ class _Job:
             order = torch.arange(len(order))
         end = tree.map_tensors(lambda rows: rows.new_empty(rows.shape), self.start)
         for places in torch.arange(len(order)).split(max(width, 1)):
-            by_rows(partial(self._run_deferring, end, order), places)
+            try:
+                self._run_deferring(end, order, places)
+            except Unstackable as error:
+                say_unstackable(error, len(places))
+                for place in places.split(1):
+                    self._run_deferring(end, order, place)
         mean = replace(end, loss=_mean(end.loss, self.steps[order]))
         in_order = bool((order[1:] > order[:-1]).all())
         return mean if in_order else tree.take(mean, torch.argsort(order))
@@ -253,7 +249,7 @@ class _Job:
         if rates.clip is not None:
             grads = clipped(multiplied_out(grads), rates.clip, spare)
         if self.pull is not None:
-            grads = _pulled(grads, self.pull(now.params, context))
+            grads = pulled(grads, self.pull(now.params, context))
         own = {name: grad for name, grad in grads.items() if name not in kept}
         params, state = self.opt.step(now.params, own, now.state, rates.lr, in_place=True)
         if now.loss.dim() > 1:
@@ -274,16 +270,6 @@ def _without(fitted: Fitted, kept: Iterable[str]) -> Fitted:
     """Leave parameters out."""
     params = {name: value for name, value in fitted.params.items() if name not in kept}
     return replace(fitted, params=params)
-
-
-def _pulled(grads: Grads, more: Params) -> Grads:
-    """Add dense gradients, where there are any."""
-    return {n: _sum(grad, more[n]) if n in more else grad for n, grad in grads.items()}
-
-
-def _sum(grad: Tensor | Outer, more: Tensor) -> Tensor | Outer:
-    # Torch adds a sparse one to a dense one, and not the other way round.
-    return grad.with_rest(more) if isinstance(grad, Outer) else more + grad
 
 
 def _copy_rows(rows: Tensor, into: Tensor, source: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
-"""Gradients of stacked clients: their form, and clipping."""
+"""Gradients of stacked clients: their form, clipping, and what a method adds to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,10 @@ from coterie.core.local_training.linear_layers import Outer
 from coterie.core.tensors import tree
 
 Grads = Mapping[str, Tensor | Outer]  # name -> (C, ...)
+Pull = Callable[[dict[str, Tensor], Any], dict[str, Tensor]]
+"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context.
+
+They are dense: a table whose own gradient is sparse is stepped as a whole where it is pulled."""
 
 
 def multiplied_out(grads: Grads) -> dict[str, Tensor]:
@@ -50,3 +55,29 @@ def clipped(
         share = tree.columns(factor, grad).to(grad.dtype)
         found[name] = torch.mul(grad, share, out=found.get(name))
     return found
+
+
+def towards(strength: float | Tensor) -> Pull:
+    """Pull of μ/2 ‖w - v‖² towards the context v, each of its tensors ``(C, ...)``.
+
+    Parameters that the context does not have, as those that are not shared, are not pulled.
+
+    Example:
+        >>> import torch
+        >>> pull = towards(0.5)
+        >>> pull({"w": torch.ones(1, 1)}, {"w": torch.zeros(1, 1)})["w"].item()
+        0.5
+    """
+    return lambda params, context: {
+        name: strength * (params[name] - near) for name, near in context.items()
+    }
+
+
+def pulled(grads: Grads, more: dict[str, Tensor]) -> Grads:
+    """Add dense gradients, where there are any."""
+    return {n: _sum(grad, more[n]) if n in more else grad for n, grad in grads.items()}
+
+
+def _sum(grad: Tensor | Outer, more: Tensor) -> Tensor | Outer:
+    # Torch adds a sparse one to a dense one, and not the other way round.
+    return grad.with_rest(more) if isinstance(grad, Outer) else more + grad

@@ -38,10 +38,6 @@ AsBatch = Callable[[Batch], Any]
 """Makes of a dict of samples, ``name -> (B, ...)``, what the methods of a module take."""
 Slope = Callable[[Params, Batch], tuple[Params, Tensor]]
 """Gradients, each ``(K, ...)``, and losses ``(K,)`` of K clients with stacked parameters."""
-Pull = Callable[[Params, Any], Params]
-"""Gradients of what a method adds to the loss, from stacked parameters and a stacked context.
-
-They are dense: a table whose own gradient is sparse is stepped as a whole where it is pulled."""
 
 
 class MethodOf:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +17,6 @@ from torch.func import vmap
 
 from coterie.core.errors import Unstackable, UserError
 from coterie.core.local_training.linear_layers import LARGE, room
-from coterie.core.local_training.losses import Batch, Loss
-from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors import tree
 
 log = logging.getLogger(__name__)
@@ -170,6 +168,13 @@ def say_one_by_one(why: str) -> None:
     log.warning("clients are trained one after the other: %s", why)
 
 
+def say_unstackable(error: Unstackable, n_clients: int) -> None:
+    """Note why several clients are not stacked; of one it is raised."""
+    if n_clients == 1:
+        raise error
+    say_one_by_one(str(error).split("\n")[0][:200])
+
+
 # How many clients are trained side by side: as many as the cache holds, where that is faster.
 #
 # A stack shares the price of torch's calls among its clients, which is most of a step of a small
@@ -254,62 +259,3 @@ def beside_others() -> Iterator[None]:
 def runs_beside_others() -> bool:
     """Whether other threads train at the same time."""
     return _BESIDE.get()
-
-
-class Batches(Protocol):
-    """Batches of a chunk of clients, made when they are needed.
-
-    A batch is a dict of tensors with two leading axes ``(K, B, ...)``: K clients, B samples. Where
-    clients have unequal numbers of samples, the shorter ones are padded (with finite values) and
-    ``batch[MASK]``, ``(K, B)`` bool, says which samples count; where all are equal there is no
-    mask. `masked` turns a loss that knows no mask into one that obeys it.
-    """
-
-    def __call__(self, number: int, rows: Tensor) -> Batch:
-        """Batch ``number`` (from 0) of the clients at the positions ``rows``, ``(K,)`` int64."""
-        ...
-
-
-def of_clients(
-    function: Loss, params: Params, batches: Batches, rows: Tensor, number: int = 0
-) -> Tensor:
-    """Values ``(K,)`` of a function of the clients ``rows`` on one of their batches.
-
-    Args:
-        function: of one client's parameters and batch, ``-> ()``.
-        params: each ``(C, ...)``, or ``(1, ...)`` where all clients have the same.
-        batches: gives the stacked batches.
-        rows: ``(K,)`` int64 positions, K at least 1.
-        number: of the batch, from 0.
-    """
-
-    def run(rows: Tensor) -> Tensor:
-        mine = {
-            name: value.expand(len(rows), *value.shape[1:])
-            if len(value) == 1
-            else value.index_select(0, rows)
-            for name, value in params.items()
-        }
-        value: Tensor = stacked(function)(mine, batches(number, rows))
-        return value
-
-    return by_rows(run, rows)
-
-
-def by_rows(run: Callable[[Tensor], T], rows: Tensor) -> T:
-    """Run for all clients at once or, where that is impossible, one after the other.
-
-    A log line says so once for each reason.
-
-    Args:
-        run: gives a stacked tree for the clients at some positions, ``(K,)`` int64; raises
-            `Unstackable` if it cannot serve several.
-        rows: ``(C,)`` positions, C at least 1.
-    """
-    try:
-        return run(rows)
-    except Unstackable as error:
-        if rows.numel() == 1:
-            raise
-        say_one_by_one(str(error).split("\n")[0][:200])
-        return concatenate([run(row) for row in rows.split(1)])

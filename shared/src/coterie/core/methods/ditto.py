@@ -8,6 +8,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.local_training.alone import as_clients, statistics_of
+from coterie.core.local_training.gradients import towards
 from coterie.core.local_training.row_optimizer import Params, RowState
 from coterie.core.methods.fedavg import FedAvgServer
 from coterie.core.methods.kit.model_client import ModelClient
@@ -18,7 +19,7 @@ from coterie.core.methods.kit.model_messages import (
     OwnModel,
     QualityReport,
 )
-from coterie.core.methods.kit.training import same_for_all, towards
+from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.kit.uploads import measured
 from coterie.core.methods.settings.any_module import DittoSettings
 from coterie.core.protocol.messages import Step

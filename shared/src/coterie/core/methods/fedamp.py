@@ -15,8 +15,8 @@ from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_messages import ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
 from coterie.core.methods.settings.any_module import FedAMPOptions, FedAMPSettings
-from coterie.core.protocol.cohort import Aligned, Cohort
-from coterie.core.protocol.messages import Down, Step, carries
+from coterie.core.protocol.cohort import Cohort
+from coterie.core.protocol.messages import Aligned, Down, Step, carries
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 

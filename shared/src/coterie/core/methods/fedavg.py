@@ -1,18 +1,17 @@
-"""FedAvg: the server averages what its clients trained; FedProx, with a proximal term."""
+"""FedAvg: the server averages what its clients trained."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from coterie.core.data.samples.split_samples import SplitSamples
-from coterie.core.local_training.losses import Pull
+from coterie.core.local_training.gradients import Pull
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel, ModelUpdate, OwnModel
 from coterie.core.methods.kit.model_server import ModelServer, ServerModel
-from coterie.core.methods.kit.training import same_for_all, towards
+from coterie.core.methods.kit.training import same_for_all
 from coterie.core.methods.kit.uploads import Weighted, WeightedSum, mean_added, noted
-from coterie.core.methods.settings.any_module import FedProxSettings
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.tensors.keys import Key
@@ -61,23 +60,3 @@ class FedAvgServer(ModelServer[ServerModel]):
 
 
 __all__ = ["FedAvgClient", "FedAvgServer", "FedAvgSettings"]
-
-
-# FedProx: FedAvg with a proximal term in the clients' objective.
-
-
-class FedProxClient(FedAvgClient):
-    """Client of FedProx (Li et al., MLSys 2020, Algorithm 2) for any module.
-
-    It minimises h_k(w; wᵗ) = F_k(w) + μ/2 ‖w - wᵗ‖² (Eq. 2). The server is FedAvg's: the paper
-    draws clients with probability n_k / n and averages them evenly; here they are drawn evenly and
-    weighted by n_k, the other of the two schemes it names and the one of FedAvg, so that the
-    methods differ in the proximal term alone.
-    """
-
-    settings: FedProxSettings
-
-    @property
-    def pull(self) -> Pull:
-        """μ (w - wᵗ)."""
-        return towards(self.settings.mu)

@@ -17,22 +17,17 @@ from coterie.core.methods.ditto import DittoClient, DittoServer, DittoSettings
 from coterie.core.methods.fedala import FedALAClient, FedALASettings
 from coterie.core.methods.fedamp import FedAMPClient, FedAMPServer, FedAMPSettings
 from coterie.core.methods.fedamp import check_for as fedamp_fits
-from coterie.core.methods.fedavg import (
-    FedAvgClient,
-    FedAvgServer,
-    FedAvgSettings,
-    FedProxClient,
-    FedProxSettings,
-)
+from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.feddyn import FedDynClient, FedDynServer, FedDynSettings
 from coterie.core.methods.feddyn import check_for as feddyn_fits
+from coterie.core.methods.fedprox import FedProxClient
 from coterie.core.methods.fedrecon import FedReconClient, FedReconServer, FedReconSettings
 from coterie.core.methods.fedrod import FedRODClient, FedRODServer, FedRODSettings
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer, ServerSamples
 from coterie.core.methods.pfedme import PFedMeClient, PFedMeServer, PFedMeSettings
 from coterie.core.methods.scaffold import ScaffoldClient, ScaffoldServer, ScaffoldSettings
-from coterie.core.methods.settings.any_module import CentralSettings, LocalSettings
+from coterie.core.methods.settings.any_module import CentralSettings, FedProxSettings, LocalSettings
 from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key

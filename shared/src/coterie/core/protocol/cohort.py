@@ -3,111 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import AnyStep, D, ListStep, Step, U
+from coterie.core.protocol.messages import Aligned, AnyStep, D, ListStep, PerClient, Step, U
+from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.uploads import Fold, Folds
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 V = TypeVar("V")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Replies:
-    """Who answered.
-
-    Attributes:
-        ids: ``(A,)`` ascending, the clients whose answer counts.
-        failed: client id -> why its answer was refused or left out.
-    """
-
-    ids: Tensor
-    failed: dict[int, str]
-
-    def __len__(self) -> int:
-        return self.ids.numel()
-
-
-@dataclass(frozen=True)
-class StackedReplies(Replies, Generic[V]):
-    """Uploads of clients in the stacked form.
-
-    Attributes:
-        up: the uploads stacked in the order of ``ids``; None where nobody answered, or the step has
-            no upload.
-    """
-
-    up: V | None = None
-
-
-@dataclass(frozen=True)
-class ListReplies(Replies, Generic[V]):
-    """Uploads of clients in the list form.
-
-    Attributes:
-        ups: client id -> its upload, in the order of ``ids``.
-    """
-
-    ups: dict[int, V]
-
-
-@dataclass(frozen=True)
-class FoldedReplies(Replies, Generic[T]):
-    """What was folded of the uploads.
-
-    Attributes:
-        total: what the fold made of them; None where nobody answered.
-    """
-
-    total: T | None = None
-
-
 # What a server half may do with its clients: choose some, and ask them for a step.
 
 C = TypeVar("C", bound="Cohort")
-
-
-@dataclass(frozen=True)
-class PerClient(Generic[D]):
-    """Messages that differ from client to client, in the list form.
-
-    Attributes:
-        messages: client id -> its message. Clients that are not asked may be in it.
-    """
-
-    messages: Mapping[int, D]
-
-
-@dataclass(frozen=True)
-class Aligned(Generic[D]):
-    """A message that differs from client to client, in the stacked form.
-
-    Attributes:
-        ids: ``(R,)`` ascending ids of the clients it is for. Clients that are not asked may be in.
-        message: stacked over them.
-    """
-
-    ids: Tensor
-    message: D
-
-    def of(self, ids: Tensor) -> D:
-        """The messages of the clients ``ids``, ``(K,)``, in that order.
-
-        Raises:
-            KeyError: there is none for one of them.
-        """
-        places = torch.searchsorted(self.ids, ids).clamp_max(max(self.ids.numel() - 1, 0))
-        if not self.ids.numel() or bool((self.ids[places] != ids).any()):
-            raise KeyError(f"no message for some of the clients {ids.tolist()[:5]}")
-        return tree.take(self.message, places)
 
 
 class Cohort(ABC):

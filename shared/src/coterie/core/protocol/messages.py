@@ -11,12 +11,17 @@ from __future__ import annotations
 import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, Literal, TypeVar, get_origin
 
+import torch
+from torch import Tensor
+
 from coterie.core.protocol.uploads import Expected
+from coterie.core.tensors import tree
 from coterie.core.wire.annotations import check_class, hints_of
 
 
@@ -292,6 +297,41 @@ class ListStep(AnyStep[D, U]):
     """A step of clients in the list form: of one client, nothing has a client axis."""
 
     form: ClassVar[Form] = "list"
+
+
+@dataclass(frozen=True)
+class PerClient(Generic[D]):
+    """Messages that differ from client to client, in the list form.
+
+    Attributes:
+        messages: client id -> its message. Clients that are not asked may be in it.
+    """
+
+    messages: Mapping[int, D]
+
+
+@dataclass(frozen=True)
+class Aligned(Generic[D]):
+    """A message that differs from client to client, in the stacked form.
+
+    Attributes:
+        ids: ``(R,)`` ascending ids of the clients it is for. Clients that are not asked may be in.
+        message: stacked over them.
+    """
+
+    ids: Tensor
+    message: D
+
+    def of(self, ids: Tensor) -> D:
+        """The messages of the clients ``ids``, ``(K,)``, in that order.
+
+        Raises:
+            KeyError: there is none for one of them.
+        """
+        places = torch.searchsorted(self.ids, ids).clamp_max(max(self.ids.numel() - 1, 0))
+        if not self.ids.numel() or bool((self.ids[places] != ids).any()):
+            raise KeyError(f"no message for some of the clients {ids.tolist()[:5]}")
+        return tree.take(self.message, places)
 
 
 def _is(narrow: type | None, wide: type | None) -> bool:

@@ -21,8 +21,7 @@ from coterie.core.methods.kit.model_messages import GlobalModel, ModelUpdate
 from coterie.core.methods.kit.model_server import ServerModel
 from coterie.core.methods.kit.parts import part
 from coterie.core.privacy.releases import releases
-from coterie.core.protocol.cohort import Aligned
-from coterie.core.protocol.messages import Down, Up
+from coterie.core.protocol.messages import Aligned, Down, Up
 from coterie.core.tensors import tree
 from coterie.msmt.algorithm import PFServer
 from coterie.msmt.attack.uploads import with_upload

@@ -15,11 +15,11 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.agreement import Remembered, measured_alike, pieces
 from coterie.core.local_training.alone import STATISTICS, trained_alone
+from coterie.core.local_training.batch_values import of_clients
 from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.losses import AsBatch, Batch, Loss, MethodOf, masked, scalar
 from coterie.core.local_training.probing import Habits
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.local_training.stacking import of_clients
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.uploads import PLAUSIBLE
 

@@ -14,7 +14,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.local_training.alone import as_clients, statistics_of
 from coterie.core.local_training.fit import Fitted
-from coterie.core.local_training.losses import AsBatch, Pull
+from coterie.core.local_training.gradients import Pull
+from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.probing import check_layers
 from coterie.core.local_training.row_optimizer import Params, RowSGD, RowState
 from coterie.core.local_training.watching import constants_of

@@ -30,8 +30,9 @@ from coterie.core.methods.kit.parts import matching, part, without
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.clients import mean_of_known
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.protocol.cohort import Cohort, StackedReplies
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Step
+from coterie.core.protocol.replies import StackedReplies
 from coterie.core.protocol.server import Server
 from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key

@@ -18,7 +18,8 @@ from coterie.core.local_training.alone import (
 )
 from coterie.core.local_training.dropout import DropoutBatches, keyed_layers
 from coterie.core.local_training.fit import Fitted, fit
-from coterie.core.local_training.losses import AsBatch, Pull
+from coterie.core.local_training.gradients import Pull
+from coterie.core.local_training.losses import AsBatch
 from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.local_training.row_optimizer import Params, RowOptimizer, RowSGD, RowState
 from coterie.core.local_training.stacking import StackWidth, say_one_by_one
@@ -187,19 +188,3 @@ def same_for_all(weights: Params, n_clients: int) -> Params:
 def changes(new: Params, old: Params) -> Params:
     """Subtract the server's parameters from the clients', ``(C, ...)``."""
     return {name: value - old[name] for name, value in new.items()}
-
-
-def towards(strength: float | Tensor) -> Pull:
-    """Pull of μ/2 ‖w - v‖² towards the context v, each of its tensors ``(C, ...)``.
-
-    Parameters that the context does not have, as those that are not shared, are not pulled.
-
-    Example:
-        >>> import torch
-        >>> pull = towards(0.5)
-        >>> pull({"w": torch.ones(1, 1)}, {"w": torch.zeros(1, 1)})["w"].item()
-        0.5
-    """
-    return lambda params, context: {
-        name: strength * (params[name] - near) for name, near in context.items()
-    }

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.local_training.row_optimizer import Params
-from coterie.core.protocol.cohort import FoldedReplies
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Reveals, leaves
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.uploads import Bounds, Count, Expected, Fold, Like, Number, weighted_sum
 
 _NOTHING: frozenset[str] = frozenset()

@@ -38,9 +38,9 @@ from coterie.core.methods.ranking.user_graphs import (
 )
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.cohort import Aligned, Cohort
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.common_secret import CommonSecret
-from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
+from coterie.core.protocol.messages import Aligned, Down, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.uploads import Fold, Like, weighted_sum
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key

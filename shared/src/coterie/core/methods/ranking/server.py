@@ -15,8 +15,9 @@ from coterie.core.methods.ranking.client import KEEP_BEST
 from coterie.core.metrics.clients import mean_of_known, worst_decile
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.cohort import Cohort, FoldedReplies
+from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down, Step
+from coterie.core.protocol.replies import FoldedReplies
 from coterie.core.protocol.server import ServesItems
 from coterie.core.protocol.uploads import Fold
 from coterie.core.settings.sections import ValidationSettings

@@ -317,7 +317,10 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
             reinit="create_new",  # a run of the caller's own goes on
             **_flushing(wandb),
         )
-        return wandb.init(**self._wandb_init, settings=settings)
+        run = wandb.init(**self._wandb_init, settings=settings)
+        for handler in logging.getLogger("wandb").handlers:  # its own log: on a full disk, silent
+            handler.handleError = lambda record: None  # type: ignore[method-assign]
+        return run
 
     @contextlib.contextmanager
     def _environment(self) -> Iterator[None]:
