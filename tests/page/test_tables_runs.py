@@ -238,8 +238,8 @@ def test_a_function_that_fails_is_timed_and_restored():
 
 @pytest.mark.parametrize("follower", ["best-response", "ddpg"])
 def test_the_times_of_a_round_are_of_the_parts_that_run(follower):
-    game = GameSettings(follower=follower)
-    found = times.measure(tiny(rounds=4, game=game, train=TrainSettings(epochs=3)))
+    settings = tiny(rounds=4, game=GameSettings(follower=follower), train=TrainSettings(epochs=3))
+    found, *more = (times.measure(settings) for _ in range(3))
     shares = {label: times.share(label, found) for label in found if label != times.EVALUATION}
     assert sum(shares.values()) == pytest.approx(100)
     answers = {"ddpg": times.SERVER_AGENT, "best-response": times.BEST_RESPONSE}
@@ -247,8 +247,9 @@ def test_the_times_of_a_round_are_of_the_parts_that_run(follower):
         assert found[label] > 0
     assert found[times.EVALUATION] > 0
     assert (times.BEST_RESPONSE in found) == (follower == "best-response")
-    parts = {label: seconds for label, seconds in found.items() if label != times.REST}
-    assert found[times.TRAINING] == max(parts.values())  # the rest is what a busy machine adds to
+    least = {label: min(found[label], *(one[label] for one in more)) for label in found}
+    del least[times.REST]  # what a busy machine adds to
+    assert least[times.TRAINING] == max(least.values())
 
 
 def test_fedavg_has_no_agents_to_time():
