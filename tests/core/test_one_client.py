@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from coterie.core.local_training import row_optimizer
+from coterie.core.local_training import row_adam, row_optimizer
 from coterie.core.local_training.fit import fit
 from coterie.core.local_training.losses import MethodOf
 from coterie.core.local_training.row_adam import RowAdam
@@ -134,8 +134,8 @@ def test_plain_descent_gives_the_bits_of_steps_that_write_nothing(clip):
 @pytest.mark.parametrize("each", [False, True], ids=["one rate", "rates"])
 @pytest.mark.parametrize("steps", [[7], [4, 4], [2, 0, 5], [0]])
 def test_torchs_kernel_serves_one_client_and_stacks_of_one_rate(steps, each, monkeypatch):
-    calls, kernel = [], row_optimizer.adam
-    monkeypatch.setattr(row_optimizer, "adam", lambda *a, **k: (calls.append(1), kernel(*a, **k)))
+    calls, kernel = [], row_adam.adam
+    monkeypatch.setattr(row_adam, "adam", lambda *a, **k: (calls.append(1), kernel(*a, **k)))
     params = params_of(net(), len(steps))
     lr = torch.full((len(steps),), LR, dtype=torch.float64) if each else LR
     fitted = fit(MethodOf(net(), "loss"), params, batch_of, RowAdam(), lr, torch.tensor(steps))

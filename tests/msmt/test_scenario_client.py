@@ -26,7 +26,7 @@ from torch.func import functional_call
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
-from coterie.core.local_training import row_optimizer
+from coterie.core.local_training import row_adam
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.msmt.client import PFClient
@@ -370,7 +370,7 @@ def test_without_psi_other_kernels_keep_the_same_state(monkeypatch: pytest.Monke
     """As on a GPU, where Adam is not torch's fused kernel: no moments of what is not trained."""
     chosen = settings(QUIET, pf__psi=False)
     fused = states(run_of(chosen, rounds=2))
-    monkeypatch.setattr(row_optimizer, "_flat", lambda *stacks: False)
+    monkeypatch.setattr(row_adam, "_flat", lambda *stacks: False)
     found = states(run_of(chosen, rounds=2))
     assert found.keys() == fused.keys()
     for path, value in fused.items():

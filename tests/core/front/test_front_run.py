@@ -368,7 +368,9 @@ def stopped(monkeypatch):
 
         monkeypatch.setattr(FederatedRun, "advance", stopping)
 
-    return at
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
+    yield at
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [1, 4])

@@ -39,7 +39,7 @@ from torch import nn
 from coterie.core.data.samples.samples import MiniBatches, SampleData
 from coterie.core.data.samples.split_samples import pooled
 from coterie.core.errors import UserError
-from coterie.core.federation import in_process
+from coterie.core.federation import chunks
 from coterie.core.federation.federation import Federation
 from coterie.core.local_training.alone import statistics_of, trained_alone
 from coterie.core.local_training.losses import MethodOf
@@ -173,8 +173,8 @@ def test_a_chunk_is_as_large_as_what_its_clients_keep_and_send(monkeypatch):
     assert count == 6
     assert held <= int(estimate.sum()) <= 3 * held
     calls.clear()
-    monkeypatch.setattr(in_process, "WORKING_MEMORY", 2 * int(estimate.max()))
-    monkeypatch.setattr(in_process, "_AT_LEAST", 1)
+    monkeypatch.setattr(chunks, "WORKING_MEMORY", 2 * int(estimate.max()))
+    monkeypatch.setattr(chunks, "_AT_LEAST", 1)
     run(server, client, data, 1)
     assert [count for count, _ in calls] == [2, 2, 2]
 

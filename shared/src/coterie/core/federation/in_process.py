@@ -136,9 +136,7 @@ class InProcess(Exchange):
             return
         data = self._data(request.ids, request.when[0])
         attempts = partial(self._try_chunk, request, data)
-        memory = working_memory(self.device)
-        parts = chunks(self.client, data, request.down, memory, self.chunk)
-        for tried in self._threads.map(attempts, parts):
+        for tried in self._threads.map(attempts, self._chunks(data, request.down)):
             yield self._settle(request, tried)
 
     def to_plain(self) -> dict[str, Any]:
@@ -230,3 +228,7 @@ class InProcess(Exchange):
         first = self.data(block).ids[:1]
         key, data = self.secrets(first), self._data(first, block)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
+
+    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+        """Positions of the clients, chunk by chunk."""
+        return chunks(self.client, data, down, working_memory(self.device), self.chunk)
