@@ -2,6 +2,7 @@
 
 import pytest
 from tests.core.front.fitted import rounds, trained, trainer
+from tests.llm.test_model_folders import save
 
 import coterie
 from coterie.llm.adapter import Adapter
@@ -42,6 +43,22 @@ def test_epochs_are_rounds_of_the_rows(tmp_path, more, client):
         ids, values = run.journal.clients[key]
         wanted = run.history[-1][key] if client is None else float(values[ids == client])
         assert logged[key] == pytest.approx(wanted, abs=1e-6, nan_ok=True)
+
+
+@pytest.mark.parametrize("client", [None, 1])
+def test_a_causal_model_of_a_folder_finds_what_the_row_finds(tmp_path, client):
+    folder = save(tmp_path / "model", max_position_embeddings=1024)
+    model = {"name": "llama", "path": str(folder), "context": 512}
+    settings = how(tmp_path, model=model, data={"valid_users": 1, "shots": 6})
+    settings["engine"] = {"device": "cpu"}
+    start = row_of(coterie.network("pplr", client=client, **settings)[0])
+    module, _ = trained(1, "pplr", client=client, **settings)
+    run = rounds(1, "pplr", "central" if client is None else "local", **settings)
+    row = run.server_state.rows[client or 0]
+    change = float((row - start).abs().mean())
+    assert change > 0
+    # In float32, where a gradient of nothing but rounding is a whole step of Adam.
+    assert float((row_of(module) - row).abs().mean()) < 1e-2 * change
 
 
 def test_recformer_finds_what_the_row_finds(tmp_path):

@@ -13,8 +13,6 @@ from coterie.core.protocol.messages import Down, Private, Report, Step, Up, carr
 _KEPT = {"own", "optimizer", "statistics"}
 """The private fields that training depends on: empty where the whole model is shared, its optimizer
 has no memory, and it keeps no statistics."""
-
-
 _OWN = {"personal", "rounds", "own", "statistics"}
 """Those that the quality of one's own model depends on."""
 
