@@ -286,7 +286,6 @@ def test_the_command_attacks_a_run(run, capsys):
     assert (run / "attack.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.usefixtures("own_backbones")
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
