@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import peft  # noqa: F401  (so that no library is loaded while clients are measured)
 import torch
 
 from benchmarks.core.machine import (
