@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.worker import ClientHost, Service
-from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.nodes import Nodes
+from coterie.core.engines.worker import Service
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
@@ -38,29 +39,35 @@ class Sharded(InProcess):
 
 
 class Here:
-    """A worker that is no process of its own."""
+    """A node that is no process of its own."""
 
-    def __init__(self, folder: Path, client: Client[Any, Any] | None) -> None:
-        self.folder, self.client = folder, client
-        self.stop()
+    def __init__(self, folder: Path, client: Client[Any, Any] | None = None) -> None:
+        self.folder, self.client, self.name = folder, client, folder.name
+        self.restart()
 
-    def stop(self) -> None:
+    def restart(self) -> None:
+        """Go on from what is kept, as a new process does."""
         self.service = Service(self.folder, self.client)
+
+    def give_up(self) -> None:
+        self.restart()
+
+    def close(self) -> None: ...
 
     @property
     def host(self) -> ClientHost:
         return self.service.host()
 
-    def ask(self, request: bytes) -> bytes | None:
-        return self.service.answer(request)
+    def ask(self, parcel: bytes, seconds: float | None) -> bytes | None:
+        return self.service.answer(parcel)
 
 
-class Hosts(WorkerProcesses):
+class Hosts(Nodes):
     """Worker processes, but for the processes."""
 
     def __init__(self, folders: Sequence[Path], client: Any = None, **options: Any) -> None:
-        super().__init__(folders, **{"run": "a run", **options})
-        self._workers = [Here(folder, client) for folder in folders]
+        self.hosts = [Here(folder, client) for folder in folders]
+        super().__init__(self.hosts, **{"run": "a run", **options})
         self._threads = ThreadPoolExecutor(1)  # they may have one client half together
 
 
@@ -132,8 +139,8 @@ def same_both_ways(tmp_path, client, data, asks, secret, shards=None, **options)
         assert one.failed == other.failed
         assert bits(_uploads(one)) == bits(_uploads(other))
         assert ledger == other_ledger
-    for worker, shard in zip(outside._workers, shards, strict=True):
-        kept = ClientHost(worker.folder, client).exchange.store
+    for host, shard in zip(outside.hosts, shards, strict=True):
+        kept = ClientHost(host.folder, client).exchange.store
         assert bits(kept.take(shard)) == bits(inside.store.take(shard))
 
 

@@ -20,8 +20,16 @@ from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_bo
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.worker import ClientHost, ReplyHeader, RequestHeader, main, read_frame
-from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.engines.envelope import (
+    Parcel,
+    ParcelHeader,
+    ReplyHeader,
+    RequestHeader,
+    read_frame,
+)
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.engines.worker import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,11 @@ import pytest
 import torch
 from tests.hosted import Here, Hosts, Sharded, bits
 
-from coterie.core.engines.worker import ClientHost
-from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.apart import make_server, write_folders, write_server
+from coterie.core.run.apart import federation_of, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 
@@ -85,9 +85,10 @@ def measured(found: list[dict[str, float]]) -> list[dict[str, str]]:
     return [{n: repr(v) for n, v in row.items() if n != "cost/local_steps"} for row in found]
 
 
-def share_one_process(workers: WorkerProcesses) -> None:
+def share_one_process(workers: WorkerProcesses, folders: list[Path]) -> None:
     """Only the first folder has a process: its start takes longer than the run."""
-    workers._workers[1:] = [Here(folder, None) for folder in workers.folders[1:]]
+    for member, folder in zip(workers.members[1:], folders[1:], strict=True):
+        member.node = Here(folder)
     workers._threads = ThreadPoolExecutor(1)  # clients here may draw by the same generator
 
 
@@ -105,16 +106,17 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
     expected = rounds(inside)
 
     folders = write_folders(given, tmp_path / "clients", shards)
-    write_server(given, tmp_path / "server")
-    server = make_server(given, everybody, tmp_path / "server")
-    knows_nobody = replace(whole, server=server, client=None, blocks=[None] * len(whole.blocks))
+    names = dict(zip((folder.name for folder in folders), shards, strict=True))
+    write_server(given, tmp_path / "server", names)
+    card = Card.from_json((tmp_path / "server" / "card.json").read_text())
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    workers = Hosts(folders)
+    options = {"expected": names, "card": card}
+    workers = Hosts(folders, **options)
     if real:
-        workers = WorkerProcesses(folders, "a run", environment=environment)
-        share_one_process(workers)
+        workers = WorkerProcesses(folders, "a run", environment=environment, **options)
+        share_one_process(workers, folders)
     with workers:
-        outside = FederatedRun(knows_nobody, workers)
+        outside = FederatedRun(federation_of(card, tmp_path / "server", workers))
         found = rounds(outside)
     assert measured(found) == measured(expected)
     assert bits(outside.server_state) == bits(inside.server_state)

@@ -10,31 +10,38 @@ A folder holds one client, or some that run together on one machine:
   (`coterie.core.protocol.common_secret.CommonSecret`).
 - ``data-0.safetensors``, ``data-1.safetensors``, …: the clients' own data of each block, as
   `encode` writes them. Who has none of a block does not take part in it.
-- ``position.json``: the newest request that was answered, and those of its round. It is written
-  last, so it says which of the other files count.
-- ``state-N.pt``, ``reply-N.safetensors``: private state after a request, and what was answered.
+- ``position.json``: how far the clients are (`coterie.core.engines.position.Position`). It is
+  written last, so it says which of the other files count.
+- ``state-N.pt``, ``reply-N.safetensors``: private state after a parcel, and what was answered; of
+  the newest round and of where it began.
 - ``entries/``: parts of private state that only grow, each written once.
 
-All files but the card are readable by their owner only. One process serves a folder at a time.
+All files but the card are readable by their owner only. One process serves a folder at a time,
+which ``serving.lock`` sees to.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from secrets import randbits
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from coterie.core.engines.position import Point, Position
 from coterie.core.errors import UserError, nearest
 from coterie.core.federation.federation import check_constants
 from coterie.core.files import replacing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.edition import check_edition, check_messages
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
 from coterie.core.tensors.keys import Key
@@ -44,25 +51,14 @@ from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 _OWN = {"secrets": dict, "threads": int, "half": str}
 
 
-@dataclass
-class Position:
-    """How far the clients of a folder are.
-
-    Attributes:
-        run: whose private state it is; empty before the first request.
-        when: block and round of the newest request.
-        answered: the round's requests so far, their number -> their digest.
-        state: number of the file with the private state; -1 for none.
-    """
-
-    run: str = ""
-    when: tuple[int, int] = (-1, -1)
-    answered: dict[int, str] = field(default_factory=dict)
-    state: int = -1
-
-
 class ClientFolder:
     """The folder of one client, or of some that run together.
+
+    Attributes:
+        path: of the folder.
+        card: the public card.
+        ids: ``(C,)`` ascending ids of its clients.
+        threads: of torch.
 
     Raises:
         UserError: ``card.json`` or ``own.json`` is missing or not as described.
@@ -74,14 +70,16 @@ class ClientFolder:
         own = _own(path / "own.json")
         self.threads: int = own["threads"]
         self._half: str | None = own.get("half")
-        self._secrets: dict[int, int] = {int(one): key for one, key in own["secrets"].items()}
+        keys = sorted((int(one), key) for one, key in own["secrets"].items())
+        self.ids = torch.tensor([one for one, _ in keys], dtype=torch.int64)
+        self._secrets = torch.tensor([key for _, key in keys], dtype=torch.int64)
 
     @staticmethod
     def create(
         path: Path,
         card: Card,
         ids: Tensor,
-        secrets: Key,
+        secrets: Key | None,
         blocks: Mapping[int, Any],
         *,
         half: str | None = None,
@@ -93,15 +91,17 @@ class ClientFolder:
             path: made if it is missing.
             card: the public card.
             ids: ``(C,)`` ascending ids of the clients.
-            secrets: ``(C,)`` their own keys.
+            secrets: ``(C,)`` their own keys, of simulated clients. None for those of real ones:
+                they have been drawn before, or are drawn now, by the operating system.
             blocks: block -> the clients' own data: those of its ``ids`` that are there, or in the
                 list form of the one client.
             half: ``module:function`` that makes the client half, in place of the paper's.
             threads: of torch; more than one may round differently.
         """
         path.mkdir(parents=True, exist_ok=True)
-        keys = zip(ids.tolist(), secrets.state.tolist(), strict=True)
-        own: dict[str, Any] = {"secrets": {str(c): k for c, k in keys}, "threads": threads}
+        keys = _drawn(path, ids) if secrets is None else secrets.state.tolist()
+        named = {str(c): key for c, key in zip(ids.tolist(), keys, strict=True)}
+        own: dict[str, Any] = {"secrets": named, "threads": threads}
         if half is not None:
             own["half"] = half
         for block, data in blocks.items():
@@ -116,8 +116,7 @@ class ClientFolder:
         Raises:
             ProtocolError: a client is not of this folder.
         """
-        keys = [self._secrets[one] for one in self.known(ids).tolist()]
-        return Key(torch.tensor(keys, dtype=torch.int64))
+        return Key(self._secrets[torch.searchsorted(self.ids, self.known(ids))])
 
     def known(self, ids: Tensor) -> Tensor:
         """The same ids, of clients of this folder.
@@ -125,9 +124,9 @@ class ClientFolder:
         Raises:
             ProtocolError: one is not.
         """
-        for one in ids.tolist():
-            if one not in self._secrets:
-                raise ProtocolError(f"client {one} is not of this folder")
+        strange = ids[~torch.isin(ids, self.ids)]
+        if strange.numel():
+            raise ProtocolError(f"client {int(strange[0])} is not of this folder")
         return ids
 
     def client(self) -> Client[Any, Any]:
@@ -135,7 +134,9 @@ class ClientFolder:
 
         Raises:
             UserError: there is no such half here, or the card does not suit it.
+            Misfit: the card was written by other versions.
         """
+        check_edition(self.card)
         half = self._half or find_paper(self.card.paper).maker
         if half is None:
             raise UserError(f"paper '{self.card.paper}' has no client half that can be made here")
@@ -149,6 +150,7 @@ class ClientFolder:
             raise UserError(f"{self.path / 'card.json'} does not suit '{half}': {error}") from error
         if not isinstance(client, Client):
             raise UserError(f"'{half}' gives no Client")
+        check_messages(self.card, client.steps())
         if self.card.constants:
             check_constants(self.card.constants, client.constants())
         return client
@@ -182,56 +184,57 @@ class ClientFolder:
         if not path.exists():
             return Position()
         try:
-            plain = json.loads(_read(path))
-            answered = {int(number): name for number, name in plain["answered"].items()}
-            return Position(plain["run"], tuple(plain["when"]), answered, plain["state"])
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return Position.from_json(_read(path))
+        except ValueError as error:
             raise UserError(f"{path} is damaged: {error}") from error
 
-    def state(self, position: Position) -> Any:
-        """Private state at a position, as `coterie.core.federation.store` saves it.
+    def state(self, point: Point) -> Any:
+        """Private state at a point, as `coterie.core.federation.store` saves it.
 
         Raises:
             UserError: the file is damaged.
         """
-        if position.state < 0:
+        if point.state < 0:
             return None
-        file = self._state(position.state)
-        clear(self.path, [file])
-        return resolve(saved.load(file), self.path)
+        return resolve(saved.load(self._state(point.state)), self.path)
 
-    def reply(self, number: int) -> bytes:
-        """What was answered to a request of this round."""
-        return _read(self._reply(number))
+    def tidy(self, position: Position) -> None:
+        """Remove append-only entries that no point of a position has."""
+        clear(self.path, [self._state(point.state) for point in position.points])
 
-    def keep(self, position: Position, reply: bytes | None, state: Any = None) -> None:
+    def reply(self, point: Point) -> bytes:
+        """What was answered at a point."""
+        return _read(self._reply(point.reply))
+
+    def keep(self, position: Position, reply: bytes | None = None, state: Any = None) -> None:
         """Move on: all of it or nothing, also where the process is killed in between.
 
         Args:
             position: the new one.
-            reply: to its newest request; None where none was asked.
-            state: private state that the position names, if it is new.
+            reply: of its newest point, if that is new.
+            state: private state of its newest point, if that is new.
 
         Raises:
             UserError: the folder cannot be written.
         """
+        newest = position.newest
         try:
             if state is not None:
-                saved.save(refer(state, self.path), self._state(position.state))
-                self._state(position.state).chmod(0o600)
+                saved.save(refer(state, self.path), self._state(newest.state))
+                self._state(newest.state).chmod(0o600)
                 if (entries := self.path / FOLDER).is_dir():
                     entries.chmod(0o700)
         except OSError as error:
             raise UserError(f"cannot write {self.path}: {error.strerror}") from error
         if reply is not None:
-            _replace(self._reply(max(position.answered)), reply)
-        _replace(self.path / "position.json", json.dumps(asdict(position)).encode())
+            _replace(self._reply(newest.reply), reply)
+        _replace(self.path / "position.json", position.to_json().encode())
         self._forget(position)
 
     def _forget(self, position: Position) -> None:
         """Remove what the position does not name any more."""
-        kept = {self._state(position.state)}
-        kept |= {self._reply(number) for number in position.answered}
+        kept = {self._state(point.state) for point in position.points}
+        kept |= {self._reply(point.reply) for point in position.points}
         for pattern in ("state-*", "reply-*"):
             for path in self.path.glob(pattern):
                 if path not in kept:
@@ -242,6 +245,13 @@ class ClientFolder:
 
     def _reply(self, number: int) -> Path:
         return self.path / f"reply-{number}.safetensors"
+
+
+def _drawn(path: Path, ids: Tensor) -> list[int]:
+    """Secrets of real clients, those that they have, and new ones from the operating system."""
+    own = path / "own.json"
+    known = _own(own)["secrets"] if own.exists() else {}
+    return [known.get(str(c), randbits(64) - (1 << 63)) for c in ids.tolist()]
 
 
 def _card(path: Path) -> Card:
@@ -302,3 +312,41 @@ def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
                 os.fsync(file.fileno())
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+# One process at a time serves a folder; the lock dies with its process.
+
+_LOCK = "serving.lock"
+_HANDOVER = 30.0  # seconds that a process which was told to end may take for it
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[None]:
+    """Keep every other process from serving a folder meanwhile.
+
+    Raises:
+        UserError: another process serves it and does not end, or there is no such folder.
+    """
+    try:
+        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        until = time.monotonic() + _HANDOVER
+        while not _taken(descriptor):
+            if time.monotonic() > until:
+                raise UserError(f"another process serves the clients in {path}: end that one")
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True

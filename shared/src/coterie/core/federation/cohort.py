@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.federation.exchange import Answers, Exchange, Request
+from coterie.core.federation.exchange import Answers, Exchange, Heard, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger
 from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.protocol.cohort import Cohort
@@ -36,6 +36,8 @@ class ExchangeCohort(Cohort):
         when: coordinates of the round, folded into every client key: block, round in it.
         ledger: counts what crosses.
         journal: takes what the round measures.
+        whole: whether these are all clients of the block that are there.
+        ending: whether the block ends: what is asked then must not be missed.
     """
 
     exchange: Exchange
@@ -43,14 +45,15 @@ class ExchangeCohort(Cohort):
     when: tuple[int, ...]
     ledger: Ledger
     journal: Journal
+    whole: bool = False
+    ending: bool = False
     _asked: dict[str, Iterator[int]] = field(
         default_factory=lambda: defaultdict(itertools.count), repr=False
     )
-    _numbers: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     def part(self, index: Tensor) -> ExchangeCohort:
         """The clients at the ascending positions ``index``, ``(K,)`` int64."""
-        return replace(self, ids=self.ids[index])
+        return replace(self, ids=self.ids[index], whole=False)
 
     def enrol(self) -> Tensor:
         """Let the newcomers of the cohort make their private state; return their ids."""
@@ -62,13 +65,11 @@ class ExchangeCohort(Cohort):
 
     def _ask(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Any:
         name = step.name
-        request = Request(
-            step, down, self.ids, self.when, next(self._asked[name]), next(self._numbers), fold
-        )
+        request = self._request(step, down, fold)
         released = len(release_names(step.up))
         kept: list[Answers] = []
         # One tensor for all: small ones that stay between large ones that go would tear up memory.
-        ids, count = torch.empty_like(self.ids), 0
+        ids, count, n_silent, n_answered = torch.empty_like(self.ids), 0, 0, 0
         failed: dict[int, str] = {}
         refused: dict[int, str] = {}  # without those whose training diverged, who learn of it
         total = None
@@ -77,6 +78,8 @@ class ExchangeCohort(Cohort):
             self._count(request, answers, message)
             released = max(released, release_count(message))
             refused |= answers.refused
+            n_silent += len(answers.refused) if answers.silent else 0
+            n_answered += answers.ids.numel()
             answers = counted(step, answers)
             failed |= answers.refused
             if fold is not None and answers.ids.numel():
@@ -87,7 +90,9 @@ class ExchangeCohort(Cohort):
             if fold is None:  # else memory is bounded by a chunk
                 kept.append(answers)
         self.ledger.end_ask()
-        self.journal.answered(name, len(self), refused)
+        least = int(step.up is not None and len(self) > 0)
+        self.exchange.check(Heard(name, least, len(self), n_answered, n_silent))
+        self.journal.answered(name, len(self), refused if least or not n_silent else {})
         if len(self) and released:
             self.journal.release(name, released)
         for client, why in failed.items():
@@ -98,6 +103,12 @@ class ExchangeCohort(Cohort):
         if step.form == "list":
             return _listed(ids, failed, kept)
         return _stacked(ids, failed, kept)
+
+    def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Request:
+        """What the clients are asked; a step without an answer only ever changes what they have."""
+        waits = step.up is None or self.ending
+        draw = next(self._asked[step.name])
+        return Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
 
     def _count(self, request: Request, answers: Answers, message: Any) -> None:
         """Enter into the ledger what these clients received, and the message that they sent."""

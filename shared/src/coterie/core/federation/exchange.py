@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.protocol.messages import Aligned, AnyStep, PerClient
 from coterie.core.protocol.uploads import Fold
 
@@ -24,9 +25,13 @@ class Request:
         when: coordinates of the round: block, round in it.
         draw: how many asks for this step came before in the round. With ``when`` it is folded into
             the clients' keys, so that asking for one step changes no draw of another.
-        number: how many asks for any step came before in the round.
         fold: what the server makes of the uploads; an exchange may fold a part of them where they
             are, if the fold has a name.
+        everyone: whether all clients of the block are meant, not some that were chosen: also who is
+            not there.
+        waits: whether it must not be missed: who gives no answer gets it with what is asked next.
+        again: how many other requests with the same coordinates were answered before, as the round
+            is tried again: noise is drawn anew.
     """
 
     step: AnyStep[Any, Any]
@@ -34,8 +39,10 @@ class Request:
     ids: Tensor
     when: tuple[int, ...]
     draw: int = 0
-    number: int = 0
     fold: Fold | None = None
+    everyone: bool = False
+    waits: bool = False
+    again: int = 0
 
     def down_for(self, ids: Tensor) -> Any:
         """What the clients ``ids``, ``(K,)``, receive; one client's in the list form."""
@@ -55,6 +62,7 @@ class Answers:
         refused: client id -> why its answer does not count.
         total: the uploads folded, where the exchange did that.
         sizes: field -> bytes of the uploads before they were folded.
+        silent: whether those who are refused gave no answer at all.
     """
 
     ids: Tensor
@@ -62,6 +70,30 @@ class Answers:
     refused: dict[int, str] = field(default_factory=dict)
     total: Any = None
     sizes: dict[str, int] = field(default_factory=dict)
+    silent: bool = False
+
+
+@dataclass(frozen=True)
+class Heard:
+    """How an ask went.
+
+    Attributes:
+        step: name of what was asked for.
+        least: how many answers there must be for the server to go on.
+        asked: how many clients were.
+        answered: how many answers count.
+        silent: how many gave none.
+    """
+
+    step: str
+    least: int
+    asked: int
+    answered: int
+    silent: int
+
+
+class TooFew(UserError):
+    """Too few clients are there, or have answered, for a round to count."""
 
 
 class Exchange(ABC):
@@ -70,7 +102,34 @@ class Exchange(ABC):
     An implementation runs the transaction of every client (`coterie.core.federation.in_process`)
     where the client's state is: step, guard, commit, middleware. What it yields has been judged by
     the form that the message declares, and follows an order that no timing changes.
+
+    Of clients that are always there, a round is tried once.
+
+    Attributes:
+        patience: how often a round is tried.
     """
+
+    patience: int = 1
+
+    def begin(self, turn: int, attempt: int) -> None:
+        """Begin a round, the ``turn``-th of the run, or try it again: clients go back."""
+        return
+
+    def check(self, heard: Heard) -> None:
+        """Check that enough have answered an ask.
+
+        Raises:
+            TooFew: they have not, and may in another try.
+        """
+        return
+
+    def mark(self) -> Any:
+        """Remember where the clients are before a round, to go back there."""
+        return None
+
+    def go_back(self, mark: Any) -> None:
+        """Go back to where `mark` was asked; what clients did since is taken back."""
+        return
 
     @abstractmethod
     def present(self, block: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.federation.exchange import Exchange
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client, Middleware
 from coterie.core.protocol.server import Server
@@ -28,7 +29,7 @@ class Federation:
 
     Attributes:
         server: the server half.
-        client: the client half.
+        client: the client half; None where the clients are elsewhere.
         blocks: local data of the clients of each block
             (`coterie.core.protocol.client.ClientData`); a federation without a stream has one.
         seed: of everything random.
@@ -44,11 +45,12 @@ class Federation:
         default_dtype: format of new tensors that name none, such as those of a module; what it was
             where the federation was made.
         settings: of the run, flat keys and plain values; None takes those of the halves.
+        exchange: how clients are reached that are not in this process; None for those that are.
         origin: digest of what numbers of clients and items stand for; asked for once, if ever.
     """
 
     server: Server[Any]
-    client: Client[Any, Any]
+    client: Client[Any, Any] | None
     blocks: Sequence[Any]
     seed: int = 0
     rounds: int = 100
@@ -61,6 +63,7 @@ class Federation:
     client_columns: tuple[str, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     settings: Mapping[str, Any] | None = None
+    exchange: Exchange | None = None
     origin: Callable[[], str] = str
 
 

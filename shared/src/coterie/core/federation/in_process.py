@@ -151,6 +151,8 @@ class InProcess(Exchange):
         Raises:
             KeyError: it holds another structure, or tensors of another shape.
         """
+        if plain is None or "rows" not in plain:
+            raise KeyError("its clients ran in processes of their own")
         # Of before there was one, it has none, and none that this one could be mistaken for.
         if self.client.secret is not None and "secret" in plain:
             self.client.secret.load_plain(plain["secret"])
@@ -193,12 +195,14 @@ class InProcess(Exchange):
         if new is not None:
             self.store.commit(ids, new)
         if up is not None and self.middleware:
-            up = self._passed(request.step.name, up, key)
+            up = self._passed(request, up, key)
         return Answers(ids, up, reasons)
 
-    def _passed(self, step: str, up: Any, key: Key) -> Any:
+    def _passed(self, request: Request, up: Any, key: Key) -> Any:
         up = tree.as_stack(up) if self.is_list else up
-        for layer in layers_of(step, self.middleware):
+        if request.again:  # else the difference of two uploads would be without noise
+            key = key.fold("again", request.again)
+        for layer in layers_of(request.step.name, self.middleware):
             up = layer(up, key)
         return tree.as_one(up) if self.is_list else up
 

@@ -70,11 +70,23 @@ class Transcript:
 
     Args:
         write: takes the lines of an ask, each with its end.
+        tell: says how long what was written is.
+        truncate: cuts it back to a length.
     """
 
-    def __init__(self, write: Callable[[str], None]) -> None:
-        self._write = write
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        tell: Callable[[], int] = int,
+        truncate: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._write, self.tell, self._truncate = write, tell, truncate
         self._open: dict[Crossing, _Line] = {}
+
+    def cut(self, length: int) -> None:
+        """Forget what came after a length, as its round is tried again."""
+        self._open.clear()
+        self._truncate(length)
 
     def enter(
         self,
@@ -169,6 +181,16 @@ def _counts() -> dict[Any, list[int]]:
     return defaultdict(lambda: [0, 0])
 
 
+@dataclass(frozen=True)
+class LedgerMark:
+    """What a `Ledger` has counted up to a round."""
+
+    rows: list[dict[str, Any]]
+    of_round: dict[Crossing, list[int]]
+    when: tuple[int, int]
+    transcript: int | None
+
+
 @dataclass
 class Ledger:
     """Bytes by step, direction and field since the start of the run, and by parties in a round.
@@ -190,6 +212,21 @@ class Ledger:
         if self.when != (block, 0) or number != 1:
             self.of_round.clear()
         self.when = (block, number)
+
+    def mark(self) -> LedgerMark:
+        """Remember what was counted up to a round, to go back there."""
+        length = None if self.transcript is None else self.transcript.tell()
+        of_round = {crossing: list(counts) for crossing, counts in self.of_round.items()}
+        return LedgerMark(self.rows(), of_round, self.when, length)
+
+    def go_back(self, mark: LedgerMark) -> None:
+        """Forget what was counted since, as its round is tried again."""
+        self.load(mark.rows)
+        self.of_round.clear()
+        self.of_round.update({crossing: list(kept) for crossing, kept in mark.of_round.items()})
+        self.when = mark.when
+        if self.transcript is not None and mark.transcript is not None:
+            self.transcript.cut(mark.transcript)
 
     def end_ask(self) -> None:
         """Let the transcript have what crossed in an ask."""

@@ -18,6 +18,12 @@ _OWN = (
     "engine.device",
     "engine.threads",
     "engine.workers",
+    "engine.name",
+    "engine.processes",
+    "engine.deadline",
+    "engine.start",
+    "engine.min_clients",
+    "engine.patience",
     "data.columns",
 )
 
@@ -35,6 +41,10 @@ class Card:
             apart from; folders of one federation have the same. Empty where clients brought theirs.
         constants: digests of what both halves compute with and neither sends, by name; empty where
             nothing is known of them.
+        blocks: how many blocks of data there are.
+        protocol: number of the protocol that the server speaks; 0 where nothing is known.
+        versions: of the packages that wrote the card, by name; empty where nothing is known.
+        messages: step -> digest of what its messages look like; empty where nothing is known.
 
     Example:
         >>> card = Card("f3crec", {"model.dim": 8}, {"n_items": [40, 52]})
@@ -47,6 +57,10 @@ class Card:
     public: Mapping[str, Any] = field(default_factory=dict)
     data: str = ""
     constants: Mapping[str, str] = field(default_factory=dict)
+    blocks: int = 1
+    protocol: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    messages: Mapping[str, str] = field(default_factory=dict)
 
     def read(self, settings: type[S]) -> S:
         """The settings, as their class; what is nobody's business has its default.

@@ -80,6 +80,12 @@ class Journal:
         """Note an ask in which clients uploaded what noise could cover."""
         self.releases.append((step, tensors))
 
+    def go_back(self) -> None:
+        """Forget a try of the round, but for what was released in it: that cannot be taken back."""
+        released = list(self.releases)
+        self.clear()
+        self.releases.extend(released)
+
     def clear(self) -> None:
         """Forget the round."""
         self.scalars.clear()

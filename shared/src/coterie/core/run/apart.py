@@ -1,9 +1,14 @@
-"""A simulated federation taken apart: a folder for each group of clients, one for the server."""
+"""A federation taken apart: a folder for each group of clients, one for the server.
+
+A server makes its federation from the public card and its own folder alone (`federation_of`); it
+has nobody's data and nobody's secret. The folders themselves are written here from a simulation.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +18,21 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
-from coterie.core.federation.federation import Federation, check_constants
+from coterie.core.errors import UserError
+from coterie.core.federation.exchange import Exchange
+from coterie.core.federation.federation import Federation, bounds, check_constants
+from coterie.core.files import write_json
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.server import Server
+from coterie.core.protocol.edition import with_edition
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import bound_to
 from coterie.core.run.experiment import Experiment
+from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
 
+EXPECTED = "expected.json"
+"""In the server's folder: who is expected, and what is shown of them."""
 _CARDS: WeakKeyDictionary[Experiment[Any], Card] = WeakKeyDictionary()
 """Of experiments that were taken apart: not every one can make its federation twice."""
 
@@ -30,34 +41,48 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     """Write the folders of all clients, each with the data and keys of its own clients only.
 
     The keys are those that a run of the experiment in one process derives from its seed, so a run
-    over the folders gives what that one gives; real clients draw their own. What clients share with
-    one another but not with the server is in all folders. ``shards`` are the ids
-    of the clients of each folder below ``root``, one client each in the list form.
+    over the folders gives what that one gives, which is what these folders are for: who knows the
+    card knows the keys. Real clients draw their own (`ClientFolder.create`). What clients share
+    with one another but not with the server is in all folders. ``shards`` are the ids of the
+    clients of each folder below ``root``, one client each in the list form.
     """
     federation = experiment.federation()
+    client = federation.client
+    assert client is not None
     card = _CARDS[experiment] = bound_card(experiment, federation)
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
     for number, shard in enumerate(shards):
         blocks = {
             block: own
             for block, data in enumerate(federation.blocks)
-            if (own := _own(data, shard, federation.client.form == "list")) is not None
+            if (own := _own(data, shard, client.form == "list")) is not None
         }
         path = root / f"clients-{number}"
         ClientFolder.create(path, card, shard, secrets.fold(shard), blocks)
-        if federation.client.secret is not None:
-            federation.client.secret.write(path)
+        if client.secret is not None:
+            client.secret.write(path)
         experiment.client_files(path, shard)
         _copy(experiment, path)
         paths.append(path)
     return paths
 
 
-def write_server(experiment: Experiment[Any], folder: Path) -> None:
-    """Write the server's folder: the card, and what the server holds itself."""
+def write_server(
+    experiment: Experiment[Any], folder: Path, shards: Mapping[str, Tensor]
+) -> None:
+    """Write the server's folder: the card, who is expected, and what the server holds itself.
+
+    Args:
+        experiment: that is taken apart.
+        folder: of the server.
+        shards: name of each clients' folder -> ids of its clients.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     card = _CARDS.get(experiment) or bound_card(experiment, experiment.federation())
     (folder / "card.json").write_text(card.to_json())
+    clients = {name: ids.tolist() for name, ids in shards.items()}
+    columns = list(experiment.client_columns())
+    write_json(folder / EXPECTED, {"clients": clients, "columns": columns})
     _copy(experiment, folder)
     experiment.server_files(folder)
 
@@ -68,25 +93,78 @@ def bound_card(experiment: Experiment[Any], federation: Federation) -> Card:
     That of the data is made with the clients' secret: the card is public, and who knew all rows but
     one could try by a bare digest which it is.
     """
-    bound = bound_to(federation)
+    client, bound = federation.client, bound_to(federation)
+    assert client is not None
     secret = Key.from_seed(federation.seed).fold("clients").state
     data = digest([secret, bound["data"], bound["ids"]])
-    return replace(experiment.card, data=data, constants=dict(federation.client.constants()))
+    card = replace(
+        experiment.card,
+        data=data,
+        constants=dict(client.constants()),
+        blocks=len(federation.blocks),
+    )
+    return with_edition(card, client.steps())
 
 
-def make_server(experiment: Experiment[Any], ids: Tensor, folder: Path) -> Server[Any]:
-    """Make the server half over the clients ``ids`` as a server does that has nobody's data.
+def expected(folder: Path) -> dict[str, Tensor]:
+    """Who is expected, by the server's folder: name of a clients' folder -> ids of its clients.
 
-    It has the card and the folder that `write_server` wrote.
+    Raises:
+        UserError: the folder does not say, or two folders would have the same client.
     """
-    half = find_paper(experiment.card.paper).server_half
-    assert half is not None
-    written = folder / "card.json"
-    card = Card.from_json(written.read_text()) if written.is_file() else experiment.card
-    server: Server[Any] = load(half)(experiment.card, ids, folder)
+    path = folder / EXPECTED
+    try:
+        plain = json.loads(path.read_text())["clients"]
+        found = {name: torch.tensor(ids, dtype=torch.int64) for name, ids in plain.items()}
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+        raise UserError(f"{path} must name clients' folders with the ids in them") from error
+    everybody = torch.cat([torch.empty(0, dtype=torch.int64), *found.values()])
+    if everybody.unique().numel() < everybody.numel():
+        raise UserError(f"{path} has a client in two folders: each client is in one")
+    return found
+
+
+def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
+    """Make the federation of a server that has nobody's data and nobody's secret.
+
+    Args:
+        card: the public card.
+        folder: of the server, as `write_server` wrote it.
+        exchange: how the clients are reached.
+
+    Raises:
+        UserError: the paper is not installed, the folder is not complete, or what server and
+            clients compute with is not the same.
+
+    Example:
+        card = Card.from_json((folder / "card.json").read_text())
+        with WorkerProcesses(folders, "trial") as workers:
+            run = FederatedRun(federation_of(card, folder, workers))
+    """
+    paper = find_paper(card.paper)
+    if paper.server_half is None:
+        raise UserError(f"paper '{card.paper}' has no server half that can be made from a card")
+    settings: Any = card.read(load(paper.settings))
+    ids = torch.cat(list(expected(folder).values())).sort().values
+    server = load(paper.server_half)(card, ids, folder)
     if card.constants and (theirs := server.constants()):
         check_constants(theirs, card.constants)
-    return server
+    columns = json.loads((folder / EXPECTED).read_text()).get("columns", ())
+    return Federation(
+        server=server,
+        client=None,
+        blocks=[None] * card.blocks,
+        seed=settings.seed,
+        rounds=settings.rounds,
+        bounds=bounds(settings.engine),
+        monitor=getattr(server, "monitor", None),
+        client_columns=tuple(columns),
+        settings=values_of(settings),
+        exchange=exchange,
+        origin=lambda: card.data,
+    )
 
 
 def _own(data: Any, shard: Tensor, is_list: bool) -> Any:

@@ -6,8 +6,10 @@ Imports neither lightning nor torchmetrics, so that what only looks into a run s
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,10 +18,10 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
-from coterie.core.federation.exchange import Exchange
+from coterie.core.federation.exchange import Exchange, TooFew
 from coterie.core.federation.federation import Federation, check_alike
 from coterie.core.federation.in_process import InProcess
-from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.ledger import Ledger, LedgerMark
 from coterie.core.federation.store import PrivateStore
 from coterie.core.kernels.switch import kernels
 from coterie.core.local_training.step_count import counting_steps
@@ -31,6 +33,8 @@ from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, as_written, computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.annotations import restore
+
+logger = logging.getLogger(__name__)
 
 Measured = dict[str, tuple[Tensor, Tensor]]
 """Measurements of clients: name -> ids and values, both ``(R,)``."""
@@ -44,7 +48,6 @@ class FederatedRun:
 
     Args:
         federation: what is run.
-        exchange: how clients are reached; None runs them in this process.
 
     Attributes:
         journal: what the last round measured.
@@ -67,7 +70,7 @@ class FederatedRun:
             print(run.round, run.journal.scalars)
     """
 
-    def __init__(self, federation: Federation, exchange: Exchange | None = None) -> None:
+    def __init__(self, federation: Federation) -> None:
         self.federation = federation
         self.journal, self.ledger = Journal(), Ledger()
         self.block = -1
@@ -79,8 +82,7 @@ class FederatedRun:
         check_alike(federation.server, federation.client)
         with self.on_device():
             self._keys = RunKeys(federation.seed)
-            self.secret = self._keys.clients
-            self.exchange = exchange or self._in_process()
+            self.exchange: Exchange = federation.exchange or self._in_process()
             self.server_state = federation.server.begin(self._keys.begin)
 
     @property
@@ -102,14 +104,34 @@ class FederatedRun:
     def advance(self) -> None:
         """Run one communication round, and what opens or closes its block.
 
+        A round in which too few clients answer is tried again, from where it began.
+
         Raises:
-            UserError: the answers of all clients were refused.
+            UserError: the answers of all clients were refused, or too few answered in every try.
         """
         with self.on_device():
             self._advance()
 
     def _advance(self) -> None:
+        before = _Before.of(self)
         self.journal.clear()
+        for attempt in range(self.exchange.patience):
+            self.exchange.begin(self.round + 1, attempt)
+            try:
+                self._round()
+            except TooFew as few:
+                before.restore(self)
+                if attempt + 1 == self.exchange.patience:
+                    raise UserError(
+                        f"round {self.round + 1} was tried {self.exchange.patience} times in vain: "
+                        f"{few}; go on by --resume once the others are back, or lower "
+                        "engine.min_clients"
+                    ) from None
+                logger.warning("round %d is tried again: %s", self.round + 1, few)
+            else:
+                return
+
+    def _round(self) -> None:
         server = self.federation.server
         if not self.block_open:
             self._open_block()
@@ -147,7 +169,8 @@ class FederatedRun:
 
     def _end_block(self, cohort: ExchangeCohort, key: Key) -> None:
         server = self.federation.server
-        self.server_state = server.end_block(self.server_state, cohort, key.fold("end"))
+        last = dataclasses.replace(cohort, ending=True)
+        self.server_state = server.end_block(self.server_state, last, key.fold("end"))
         self.block_open = False
         self.finished = self.block + 1 == len(self.federation.blocks)
 
@@ -249,6 +272,11 @@ class FederatedRun:
         return dict(self.journal.scalars)
 
     @property
+    def secret(self) -> Key:
+        """What the secrets of simulated clients follow from; real ones have drawn their own."""
+        return self._keys.clients
+
+    @property
     def clients(self) -> InProcess:
         """The clients of a run in this process, to look into them.
 
@@ -292,6 +320,8 @@ class FederatedRun:
 
     def _in_process(self) -> InProcess:
         federation = self.federation
+        if federation.client is None:
+            raise UserError("this federation has no client half: say by which exchange it is asked")
         return InProcess(
             federation.client,
             federation.blocks,
@@ -305,13 +335,39 @@ class FederatedRun:
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:
         ids, when = self.exchange.present(self.block), (self.block, round_in_block)
-        return ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal)
+        return ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal, whole=True)
 
     def _key(self, round_in_block: int) -> Key:
         return self._keys.round(self.block, round_in_block)
 
 
 _POSITION = ("block", "round", "block_round", "block_open", "finished")
+
+
+@dataclass(frozen=True)
+class _Before:
+    """Where a run stands before a round, to go back there.
+
+    A server's state is a value, so that a round has not changed the one that it was given.
+    """
+
+    position: dict[str, Any]
+    history: list[dict[str, float]]
+    ledger: LedgerMark
+    exchange: Any
+
+    @staticmethod
+    def of(run: FederatedRun) -> _Before:
+        position = {name: getattr(run, name) for name in (*_POSITION, "closed", "server_state")}
+        return _Before(position, list(run.history), run.ledger.mark(), run.exchange.mark())
+
+    def restore(self, run: FederatedRun) -> None:
+        for name, value in self.position.items():
+            setattr(run, name, value)
+        run.history = list(self.history)
+        run.ledger.go_back(self.ledger)
+        run.exchange.go_back(self.exchange)
+        run.journal.go_back()
 
 
 # What a run asks of the whole process while it computes: threads of torch, and kernels.

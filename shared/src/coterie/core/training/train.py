@@ -267,7 +267,7 @@ def _summarise(
             *experiment.notes(run),
             *_validation(federation),
             *_unmeasured(run),
-            *remarks(experiment.settings.privacy, federation.client.steps()),
+            *_privacy(experiment, federation),
         ],
         left_out=in_words(experiment.left_out()),
     )
@@ -277,6 +277,11 @@ def _summarise(
         write_json(folder.path / "clients.json", clients)
     shown = replace(summary, metrics=experiment.shown(summary.metrics))
     show_results(_kept(experiment.settings, folder), shown, clients)
+
+
+def _privacy(experiment: Experiment[Any], federation: Federation) -> list[str]:
+    client = federation.client
+    return [] if client is None else remarks(experiment.settings.privacy, client.steps())
 
 
 def _kept(settings: Any, folder: RunFolder) -> Path | None:

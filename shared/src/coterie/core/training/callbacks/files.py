@@ -68,7 +68,7 @@ class TranscriptFile(lightning.Callback):
                     raise UserError(self._missing(size, there))
                 file.truncate(size)
         self.size = size
-        run.ledger.transcript = Transcript(self._append)
+        run.ledger.transcript = Transcript(self._append, lambda: self.size or 0, self._cut)
 
     def on_train_epoch_end(self, *_: Any) -> None:
         """Hand the round's lines to the disk, before a checkpoint counts on them."""
@@ -90,6 +90,12 @@ class TranscriptFile(lightning.Callback):
         with writing(self.path, _THEN), self.path.open("ab") as file:
             file.write(content)
         self.size += len(content)
+
+    def _cut(self, size: int) -> None:
+        """Forget the lines of a round that is tried again."""
+        with writing(self.path, _THEN), self.path.open("ab") as file:
+            file.truncate(size)
+        self.size = size
 
     def _missing(self, size: int | None, there: int) -> str:
         if size is None:

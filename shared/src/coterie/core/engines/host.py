@@ -1,0 +1,266 @@
+"""The clients of a folder, served parcel by parcel: bytes in, bytes out.
+
+A parcel is answered at most once: asked again, the same bytes are given again and nothing is
+trained twice. It says which parcel it goes on from. Where that is not the newest, as the answers
+since then did not count or their round is tried again, the clients go back to their state after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.envelope import (
+    ENROL,
+    PRESENT,
+    Parcel,
+    ReplyHeader,
+    RequestHeader,
+)
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.position import Point
+from coterie.core.federation.cohort import counted, folded
+from coterie.core.federation.exchange import Answers, Request
+from coterie.core.federation.in_process import InProcess
+from coterie.core.federation.ledger import field_sizes
+from coterie.core.privacy.build import middleware
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.messages import Aligned, AnyStep
+from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
+from coterie.core.settings.schema import build
+from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tensors import tree
+from coterie.core.wire.codec import ProtocolError, decode, encode
+
+_UNKNOWN = -2  # no file has what is in memory
+
+
+class ClientHost:
+    """Runs the clients of a folder, with the transaction that clients in one process have.
+
+    The client half is made from the card, unless it is given.
+
+    Raises:
+        UserError: the folder is not complete, or was written by other versions than these.
+    """
+
+    def __init__(self, path: Path, client: Client[Any, Any] | None = None) -> None:
+        self.folder = ClientFolder(path)
+        self.client = client or self.folder.client()
+        self._blocks = _Blocks(self.folder, self.client)
+        self.position = self.folder.position()
+        self.folder.tidy(self.position)
+        self._memory = _UNKNOWN
+        self._go_to(self.position.newest)
+
+    def answer(self, data: bytes) -> bytes:
+        """Answer a parcel; what it changes is kept before the answer is given.
+
+        Raises:
+            ProtocolError: the parcel is malformed, comes too late, is of another run, goes on from
+                where these clients never were, or is not for them.
+            UserError: the folder cannot be read or written.
+        """
+        parcel = Parcel.read(data)
+        *missed, asked = parcel.requests()
+        if asked.step == PRESENT:
+            return self._present(parcel, asked)
+        self._check(parcel)
+        place = self.position.place(parcel.header.since)
+        if (done := self.position.answered(place, parcel.name)) is not None:
+            return self._again(parcel, done)
+        self._go_to(self.position.points[place])
+        changes = self.exchange.store.changes
+        self._memory = _UNKNOWN  # until all of it is kept
+        for header, message in zip(missed, parcel.messages, strict=False):
+            self._catch_up(header, message)
+        reply = self._answered(parcel, asked)
+        self._keep(parcel, asked, place, reply, self.exchange.store.changes != changes)
+        return reply
+
+    def _check(self, parcel: Parcel) -> None:
+        """Refuse what is of another run, or comes after a later try or server."""
+        run, order = self.position.run, self.position.order
+        if run not in ("", parcel.header.run):
+            raise ProtocolError(
+                f"the client has private state of run '{run}', not of '{parcel.header.run}': its "
+                "owner must remove position.json to begin anew"
+            )
+        if parcel.header.order < order:
+            raise ProtocolError(
+                f"a request of (epoch, turn, attempt) {parcel.header.order} after one of {order}"
+            )
+
+    def _present(self, parcel: Parcel, asked: RequestHeader) -> bytes:
+        """Who takes part in a block, and what the server must know before it asks for a step."""
+        card = hashlib.sha256(self.folder.card.to_json().encode()).hexdigest()
+        about = {"run": self.position.run, "card": card}
+        ids = tuple(self._of_block(asked.block).tolist())
+        return encode(None, ReplyHeader(parcel.name, ids, {}, about=about))
+
+    def _of_block(self, block: int) -> Tensor:
+        try:
+            return self.exchange.present(block)
+        except KeyError:
+            return torch.empty(0, dtype=torch.int64)
+
+    def _again(self, parcel: Parcel, done: Point) -> bytes:
+        """What was answered before, also where it is a later try that asks."""
+        position = self.position.seen(parcel.header.order)
+        if position is not self.position:
+            self.folder.keep(position)
+            self.position = position
+        return self.folder.reply(done)
+
+    def _go_to(self, point: Point) -> None:
+        """Have the private state of a point in memory."""
+        if self._memory == point.state:
+            return
+        self.exchange = self._exchange()
+        state = self.folder.state(point)
+        if state is not None:
+            self.exchange.load_plain(state)
+        self._memory = point.state
+
+    def _catch_up(self, header: RequestHeader, message: bytes) -> None:
+        """Do what the clients have missed; nobody waits for their answer any more."""
+        here = self._of_block(header.block)
+        known = self.folder.known(torch.tensor(header.clients, dtype=torch.int64))
+        ids = known[torch.isin(known, here)] if known.numel() else here
+        if ids.numel():
+            request = self._request(header, message, ids)
+            for _ in self.exchange.ask(request):
+                pass
+
+    def _answered(self, parcel: Parcel, asked: RequestHeader) -> bytes:
+        ids = self.folder.known(torch.tensor(asked.clients, dtype=torch.int64))
+        if asked.step == ENROL:
+            self._check_block(asked.block)
+            return self._reply(parcel, self.exchange.enrol(ids, asked.block))
+        again = self.position.again(parcel, asked)
+        request = self._request(asked, parcel.messages[-1], ids, again)
+        return self._joined(parcel, request, list(self.exchange.ask(request)))
+
+    def _request(
+        self, header: RequestHeader, message: bytes, ids: Tensor, again: int = 0
+    ) -> Request:
+        """Read a request; newcomers among the clients enrol."""
+        if (step := self.client.steps().get(header.step)) is None:
+            raise ProtocolError(f"{type(self.client).__name__} has no step {header.step!r}")
+        down: Any = decode(message, step.down, header=RequestHeader)[0]
+        asked = torch.tensor(header.clients, dtype=torch.int64)
+        sent = Aligned(asked, down) if header.one_each else down
+        fold = None if header.fold is None else _fold(header.fold)
+        self._check_block(header.block)
+        self.exchange.enrol(ids, header.block)
+        return Request(step, sent, ids, header.when, header.draw, fold, again=again)
+
+    def _check_block(self, block: int) -> None:
+        if block not in self.exchange.blocks:
+            raise ProtocolError(f"the clients take no part in block {block}")
+
+    def _joined(self, parcel: Parcel, request: Request, parts: list[Answers]) -> bytes:
+        """One reply of all chunks."""
+        step, fold = request.step, request.fold
+        up: Any = None
+        sizes = Counter[str]()
+        refused: dict[int, str] = {}
+        ids = torch.empty(0, dtype=torch.int64)
+        for part in parts:
+            if fold is not None:
+                sizes.update({} if part.up is None else field_sizes(part.up))
+                part = counted(step, part)
+            refused |= part.refused
+            ids = torch.cat([ids, part.ids])
+            if part.up is None:
+                continue
+            one = _made(fold, step, part)
+            if up is not None:
+                one = tree.concatenate(up, one) if fold is None else fold.merge(up, one)
+            up = one
+        return self._reply(parcel, ids, up, refused, None if fold is None else dict(sizes))
+
+    def _reply(
+        self,
+        parcel: Parcel,
+        ids: Tensor,
+        up: Any = None,
+        refused: Mapping[int, str] | None = None,
+        sizes: dict[str, int] | None = None,
+    ) -> bytes:
+        why = {str(client): reason for client, reason in (refused or {}).items()}
+        clients = tuple(ids.tolist())
+        return encode(up, ReplyHeader(parcel.name, clients, why, sizes is not None, sizes))
+
+    def _keep(
+        self, parcel: Parcel, asked: RequestHeader, place: int, reply: bytes, changed: bool
+    ) -> None:
+        """Move on, and write private state anew where it has changed."""
+        state, number = self.position.numbers()
+        before = self.position.points[place]
+        point = Point(parcel.name, state if changed else before.state, number)
+        position = self.position.moved(parcel, asked, place, point)
+        self.folder.keep(position, reply, self.exchange.to_plain() if changed else None)
+        self.position, self._memory = position, point.state
+
+    def _exchange(self) -> InProcess:
+        card = self.folder.card.settings
+        own = {k.removeprefix("privacy."): v for k, v in card.items() if k.startswith("privacy.")}
+        layers = middleware(build(PrivacySettings, own), self.client.steps())
+        most = Bounds(
+            card.get("engine.max_norm", PLAUSIBLE.norm),
+            card.get("engine.max_count", PLAUSIBLE.count),
+        )
+        chunk = card.get("engine.chunk")
+        return InProcess(self.client, self._blocks, self.folder.secrets, chunk, layers, most)
+
+
+class _Blocks(Mapping[int, Any]):
+    """The clients' data by block; the newest one read stays in memory."""
+
+    def __init__(self, folder: ClientFolder, client: Client[Any, Any]) -> None:
+        self._folder, self._client = folder, client
+        self._block = -1
+        self._data: Any = None
+
+    def __getitem__(self, block: int) -> Any:
+        if block != self._block:
+            data = self._folder.data(block, self._client)
+            one = self._client.form == "list" and data is not None
+            self._block, self._data = block, _OneClient(data) if one else data
+        if self._data is None:
+            raise KeyError(f"no data of block {block}")
+        return self._data
+
+    def __len__(self) -> int:
+        return len(self._folder.blocks())
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._folder.blocks())
+
+
+class _OneClient:
+    """The data of one client in the list form, as a list of one."""
+
+    def __init__(self, data: Any) -> None:
+        self._data, self.ids = data, torch.tensor([data.id])
+
+    def __getitem__(self, place: int) -> Any:
+        return self._data
+
+
+def _made(fold: Fold | None, step: AnyStep[Any, Any], part: Answers) -> Any:
+    return part.up if fold is None else folded(fold, step, part)
+
+
+def _fold(plain: dict[str, Any]) -> Fold:
+    try:
+        return Fold.from_plain(plain)
+    except (KeyError, TypeError) as error:
+        raise ProtocolError(f"no fold is called {str(plain.get('name'))[:40]!r} here") from error

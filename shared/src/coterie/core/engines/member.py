@@ -1,0 +1,162 @@
+"""One node as the server knows it: who is there, what was heard of it, what waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.envelope import Parcel, ParcelHeader
+from coterie.core.federation.exchange import Request
+from coterie.core.protocol.messages import Aligned, PerClient
+
+Try = tuple[int, int]
+"""Turn and attempt."""
+
+
+class Node(Protocol):
+    """Whoever takes the bytes of a parcel and brings those of its reply; hosts one client or many.
+
+    Attributes:
+        name: by which the server tells nodes apart; stays as long as the run.
+    """
+
+    name: str
+
+    def ask(self, parcel: bytes, seconds: float | None) -> bytes | None:
+        """Bring a parcel and wait for its reply; None where there is none.
+
+        Args:
+            parcel: as `coterie.core.engines.envelope.Parcel.to_bytes` gave it.
+            seconds: after which nobody waits any more; None for any time.
+        """
+        ...
+
+    def give_up(self) -> None:
+        """Nobody waits for what is asked: `ask` may return, and its reply must not come later."""
+        ...
+
+    def close(self) -> None:
+        """The run ends."""
+        ...
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whether a node is there, asked beside the rounds.
+
+    Attributes:
+        parcel: that asks.
+        block: who takes part in which.
+        reply: that is waited for.
+    """
+
+    parcel: Parcel
+    block: int
+    reply: Future[bytes | None]
+
+
+@dataclass
+class Member:
+    """What the server knows of a node.
+
+    Attributes:
+        node: how it is reached.
+        expected: ``(C,)`` ids of the clients that are in it; None where it is asked.
+        ids: block -> ``(R,)`` who of them takes part, as far as it was told.
+        heard: name of the newest parcel whose answer counts; empty before the first.
+        waiting: requests that it has missed, the oldest first.
+        away: whether it is left out until it has said that it is there.
+        late: the last try in which it gave no answer.
+        why: what is known of why it is away.
+        question: whether it is there, of which the answer is not known yet.
+    """
+
+    node: Node
+    expected: Tensor | None = None
+    ids: dict[int, Tensor] = field(default_factory=dict)
+    heard: str = ""
+    waiting: list[bytes] = field(default_factory=list)
+    away: bool = True
+    late: Try = (-1, -1)
+    why: str = "it was not asked yet"
+    question: Question | None = None
+
+    def parcel(self, header: ParcelHeader, message: bytes) -> Parcel:
+        """A request with those that were missed before, from the point that was heard last."""
+        return Parcel(replace(header, since=self.heard), (*self.waiting, message))
+
+    def counts(self, parcel: Parcel) -> None:
+        """Its answer to a parcel counts: it has nothing left to catch up."""
+        self.heard = parcel.name
+        self.waiting = []
+
+    def leave(self, why: str, late: Try = (-1, -1)) -> None:
+        """It is away; since a try of a round, in which it is not asked any more."""
+        self.away, self.why, self.late = True, why, late
+
+    def come(self, block: int, ids: Tensor) -> None:
+        """It is there, and these of its clients take part in a block."""
+        self.away, self.why = False, ""
+        self.ids[block] = ids
+
+    def those_of(self, ids: Tensor, block: int) -> Tensor:
+        """Which of ``ids`` are its clients that take part in a block, ascending."""
+        own = self.ids.get(block)
+        return ids[:0] if own is None else own[torch.isin(own, ids)]
+
+    def meant(self, request: Request) -> Tensor:
+        """Its clients that a request to everybody is for, though they were not there to be asked.
+
+        Nobody by name where all get the same message: then it is for whoever takes part.
+        """
+        nobody = torch.empty(0, dtype=torch.int64)
+        if self.expected is None:
+            return nobody
+        if isinstance(request.down, Aligned):
+            return self.expected[torch.isin(self.expected, request.down.ids)]
+        if isinstance(request.down, PerClient):
+            known = torch.tensor(list(request.down.messages), dtype=torch.int64)
+            return self.expected[torch.isin(self.expected, known)]
+        return nobody
+
+    def count(self, block: int) -> int:
+        """How many clients of it take part in a block, as far as is known; at least 1."""
+        own = self.ids.get(block, self.expected)
+        return 1 if own is None else own.numel()
+
+
+def waiting_plain(members: Sequence[Member]) -> dict[str, Any]:
+    """What members have been heard to do and what waits for them, for a checkpoint.
+
+    A request that waits for many is in it once.
+    """
+    numbers: dict[bytes, int] = {}
+    waiting = {
+        one.node.name: [numbers.setdefault(message, len(numbers)) for message in one.waiting]
+        for one in members
+    }
+    return {
+        "heard": {one.node.name: one.heard for one in members},
+        "waiting": waiting,
+        "requests": [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in numbers],
+    }
+
+
+def load_waiting(members: Sequence[Member], plain: dict[str, Any]) -> None:
+    """Restore what `waiting_plain` gave.
+
+    Raises:
+        KeyError: it is of other nodes.
+    """
+    names = {one.node.name for one in members}
+    if names != plain["heard"].keys():
+        raise KeyError(f"the clients were in {', '.join(plain['heard'])}")
+    requests = [one.numpy().tobytes() for one in plain["requests"]]
+    for one in members:
+        one.heard = plain["heard"][one.node.name]
+        one.waiting = [requests[number] for number in plain["waiting"][one.node.name]]
