@@ -21,6 +21,8 @@ from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.apart import federation_of, write_folders, write_server
+from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -93,6 +95,33 @@ def make_folders(
         ClientFolder.create(path, card, shard, secret.fold(shard), own, **settings)
         paths.append(path)
     return paths
+
+
+@dataclass(frozen=True)
+class TakenApart:
+    """An experiment as folders: of its clients, and of a server that has nobody's data."""
+
+    folders: list[Path]
+    server: Path
+    card: Card
+    expected: dict[str, Tensor]
+
+    @staticmethod
+    def of(experiment: Any, root: Path, shards: Sequence[Tensor]) -> TakenApart:
+        folders = write_folders(experiment, root / "clients", shards)
+        names = {folder.name: shard for folder, shard in zip(folders, shards, strict=True)}
+        write_server(experiment, root / "server", names)
+        card = Card.from_json((root / "server" / "card.json").read_text())
+        return TakenApart(folders, root / "server", card, names)
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the server knows of its nodes."""
+        return {"expected": self.expected, "card": self.card}
+
+    def over(self, exchange: Nodes) -> FederatedRun:
+        """The run, as the server makes it."""
+        return FederatedRun(federation_of(self.card, self.server, exchange))
 
 
 def each_alone(ids: Tensor) -> list[Tensor]:

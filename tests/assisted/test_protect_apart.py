@@ -1,11 +1,9 @@
 """Protections of organisations that run apart: each has its folder, with the shared secret."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from tests.assisted.small_organisations import finished
-from tests.hosted import Hosts, bits
+from tests.hosted import Hosts, TakenApart, bits
 
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.settings import (
@@ -15,8 +13,7 @@ from coterie.assisted.settings import (
     Settings,
     TrainSettings,
 )
-from coterie.core.engines.worker import ClientHost
-from coterie.core.run.apart import make_server, write_folders, write_server
+from coterie.core.engines.host import ClientHost
 from coterie.core.run.driver import FederatedRun
 
 
@@ -35,17 +32,14 @@ def test_organisations_apart_give_the_bits_of_one_process(settings, tmp_path) ->
     experiment, everybody = Experiment(given), torch.arange(3)
     whole = experiment.federation()
     inside = finished(FederatedRun(whole))
-    folders = write_folders(experiment, tmp_path / "clients", list(everybody.split(1)))
-    write_server(experiment, tmp_path / "server")
-    server = make_server(experiment, everybody, tmp_path / "server")
-    with Hosts(folders) as hosts:
-        outside = replace(whole, server=server, client=None, blocks=[None])
-        run = finished(FederatedRun(outside, hosts))
+    apart = TakenApart.of(experiment, tmp_path, list(everybody.split(1)))
+    with Hosts(apart.folders, **apart.known) as hosts:
+        run = finished(apart.over(hosts))
         assert run.results == inside.results
         assert run.history == [
             {n: v for n, v in row.items() if n != "cost/local_steps"} for row in inside.history
         ]
-    for k, folder in enumerate(folders):
+    for k, folder in enumerate(apart.folders):
         one = torch.tensor([k])
         kept = ClientHost(folder).exchange.store.take(one)
         assert bits(kept) == bits(inside.store.take(one))

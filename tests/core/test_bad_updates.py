@@ -10,7 +10,7 @@ import torch
 from tests.core.liars import LIES, Liars, ListLiars, Model, Own
 from tests.hosted import Hosts, each_alone, make_folders
 
-from coterie.core.engines.worker import ReplyHeader
+from coterie.core.engines.envelope import Parcel, ReplyHeader
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
@@ -41,21 +41,21 @@ def exchange(kind, tmp_path, lie):
 
 
 def ask(found, number=1, **options):
-    cohort = ExchangeCohort(found, DATA.ids, (0, number), Ledger(), Journal())
+    cohort = ExchangeCohort(found, found.present(0), (0, number), Ledger(), Journal())
     cohort.enrol()
     step = (ListLiars if isinstance(_client(found), ListLiars) else Liars).steps()["update"]
     return cohort.ask(step, DOWN, **options), cohort
 
 
 def _client(found):
-    return found.client if isinstance(found, InProcess) else found._workers[0].client
+    return found.client if isinstance(found, InProcess) else found.hosts[0].client
 
 
 def count_of(found, client):
     """Rounds that a client has in its private state."""
     if not isinstance(found, InProcess):
         place = DATA.ids.tolist().index(client)
-        found = found._workers[place].host.exchange
+        found = found.hosts[place].host.exchange
     return float(found.store.take(torch.tensor([client])).count)
 
 
@@ -111,23 +111,18 @@ def test_a_client_that_fails_elsewhere_is_left_out_and_tells_nothing(tmp_path, c
 
 
 class Forged:
-    """The liar's worker, whose bytes are changed on their way."""
+    """The liar's node, whose bytes are changed on their way."""
 
-    def __init__(self, worker, forge):
-        self.worker, self.forge, self.folder = worker, forge, worker.folder
-        self.client, self.seen = worker.client, []
+    def __init__(self, node, forge):
+        self.node, self.forge, self.name, self.seen = node, forge, node.name, []
 
-    def stop(self):
-        self.worker.stop()
+    def give_up(self):
+        self.node.give_up()
 
-    @property
-    def host(self):
-        return self.worker.host
-
-    def ask(self, request):
-        reply = self.worker.ask(request)
-        if b"@" in request[:2000]:  # it enrols and is present as the others
-            return reply
+    def ask(self, request, seconds):
+        reply = self.node.ask(request, seconds)
+        if Parcel.read(request).requests()[-1].step.startswith("@"):
+            return reply  # it enrols and is present as the others
         self.seen.append(reply)
         return self.forge(self, request, reply)
 
@@ -162,9 +157,9 @@ FORGERIES = {
 def test_bytes_that_no_honest_client_sends_are_refused(forgery, tmp_path):
     found = exchange("behind bytes", tmp_path, None)
     ask(found)
-    found._workers[1] = Forged(found._workers[1], lambda f, request, reply: reply)
+    liar = found.members[1].node = Forged(found.hosts[1], lambda f, request, reply: reply)
     assert ask(found, 2)[0].ids.tolist() == [2, 5, 9]
-    found._workers[1].forge = FORGERIES[forgery]
+    liar.forge = FORGERIES[forgery]
     replies, _ = ask(found, 3)
     assert replies.ids.tolist() == [2, 9]
     assert list(replies.failed) == [LIAR]
@@ -183,14 +178,13 @@ def test_bounds_are_the_federations_own(kind, tmp_path):
 
 def test_a_fold_is_bounded_by_the_weights_that_clients_may_have(tmp_path):
     found = exchange("behind bytes", tmp_path, None)
-    worker = found._workers[1]
 
     def heavier(f, request, reply):
         total, header = decode(reply, Weighted("samples").result(_change()), header=ReplyHeader)
         weight = torch.tensor(10**15)
         return encode(dataclasses.replace(total, weight=weight), header)
 
-    found._workers[1] = Forged(worker, heavier)
+    found.members[1].node = Forged(found.hosts[1], heavier)
     replies, _ = ask(found, reduce=Weighted("samples"))
     assert replies.failed == {LIAR: "the fold's weight is out of bounds"}
 

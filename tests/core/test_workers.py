@@ -8,18 +8,16 @@ import os
 import signal
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from tests.core.liars import Liars, Model, Own
-from tests.core.linear_client import UPDATE, LinearClient, Slope
+from tests.core.linear_client import UPDATE, LinearClient, Slope, SlopeUpdate
 from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_both_ways
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
-from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.envelope import (
     Parcel,
     ParcelHeader,
@@ -27,17 +25,19 @@ from coterie.core.engines.envelope import (
     RequestHeader,
     read_frame,
 )
+from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.engines.worker import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.exchange import TooFew
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.journal import Journal
 from coterie.core.tensors.keys import Key
-from coterie.core.wire.codec import ProtocolError, encode, peek
+from coterie.core.wire.codec import ProtocolError, decode, encode, peek
 
 ROOT = Path(__file__).resolve().parents[2]
 SECRET = Key.from_seed(8).fold("clients")
@@ -71,15 +71,31 @@ def folders(root: Path, half: str = HALF, card: Card = Card("toy"), shards=None)
     return make_folders(root, {0: data}, SECRET, shards, card, half=half)
 
 
-def request(step="update", down=None, when=(0, 1), number=0, draw=0, client=3, run="a run"):
-    header = RequestHeader(run, *when, number, draw, step, (client,))
-    return encode(down if step != "update" or down else slope(), header)
+def request(
+    step="update", down=None, when=(0, 1), draw=0, client=3, run="a run", since="", order=(0, 1, 0)
+) -> bytes:
+    """A parcel of one request; ``since`` is one of those or its name."""
+    epoch, turn, attempt = order
+    message = encode(
+        down if step != "update" or down else slope(), RequestHeader(*when, draw, step, (client,))
+    )
+    name = name_of(since) if isinstance(since, bytes) else since
+    return Parcel(ParcelHeader(run, name, epoch, turn, attempt), (message,)).to_bytes()
+
+
+def name_of(parcel: bytes) -> str:
+    return Parcel.read(parcel).name
+
+
+ENROLLED = request("@enrol")
+FIRST = request(since=ENROLLED)
+SECOND = request(draw=1, since=FIRST)
 
 
 def host(tmp_path) -> ClientHost:
     path = folders(tmp_path)[0]
     found = ClientHost(path)
-    found.answer(request("@enrol"))
+    found.answer(ENROLLED)
     return found
 
 
@@ -140,7 +156,7 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
         for number in (1, 2):
             asked = cohort(workers, number)
             if number == 2:
-                victim = workers._workers[0]._process
+                victim = workers.members[0].node._process
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
             found = asked.ask(STEPS["update"], slope())
@@ -157,64 +173,158 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
 
 def _dies_while_it_answers(workers):
     asked = cohort(workers, 3)
-    process = workers._workers[1]._process
+    process = workers.members[1].node._process
     process.send_signal(signal.SIGSTOP)  # so that it is asked, and dies before it answers
     threading.Timer(1.0, process.kill).start()
     replies = asked.ask(STEPS["update"], slope())
     assert replies.ids.tolist() == [3, 11]
     assert replies.failed == {8: "it gave no answer"}
+    workers.begin(4, 0)
     assert cohort(workers, 4).ask(STEPS["update"], slope()).ids.tolist() == [3, 8, 11]
 
 
 def _answers_too_late(workers):
     asked = cohort(workers, 5)
-    os.kill(workers._workers[1]._process.pid, signal.SIGSTOP)
+    os.kill(workers.members[1].node._process.pid, signal.SIGSTOP)
     workers.deadline, start = 1.0, time.monotonic()
     replies = asked.ask(STEPS["update"], slope())
     assert time.monotonic() - start < 20
     assert replies.ids.tolist() == [3, 11]
     workers.deadline = None
+    workers.begin(6, 0)
 
 
 def test_a_repeated_request_gives_the_same_bytes_and_trains_once(tmp_path):
     found = host(tmp_path)
-    first, second = request(), request(number=1, draw=1)
-    one = found.answer(first)
-    assert found.answer(first) == one
-    two = found.answer(second)
+    one = found.answer(FIRST)
+    assert found.answer(FIRST) == one
+    two = found.answer(SECOND)
     assert two != one
     # Also after the process was lost, and for every request of the round.
     again = ClientHost(found.folder.path)
-    assert again.answer(first) == one
-    assert again.answer(second) == two
+    assert again.answer(FIRST) == one
+    assert again.answer(SECOND) == two
     assert visits(found.folder.path) == 2
+
+
+def after(*, when=(0, 3), order=(0, 3, 0), **changes) -> bytes:
+    """A request that goes on from `FIRST`."""
+    return request(when=when, order=order, since=FIRST, **changes)
 
 
 @pytest.mark.parametrize(
     ("late", "why"),
     [
-        (request(when=(0, 0)), r"request of round \(0, 0\) after one of \(0, 2\)"),
-        (request(when=(0, 2), number=1, down=slope(1)), "request 1 after 1 of"),
-        (request(when=(0, 2), number=0), "request 0 after 1 of"),
-        (request(when=(0, 3), run="another"), "of run 'a run', not of 'another'"),
-        (request("@enrol", when=(0, 3), run="another"), "of run 'a run', not of 'another'"),
-        (request(when=(0, 3), client=8), "client 8 is not of this folder"),
-        (request(when=(1, 0)), "no part in block 1"),
-        (request("updat", slope(), (0, 3)), "no step 'updat'"),
-        (request("__init__", slope(), (0, 3)), "no step '__init__'"),
-        (request("forget", slope(), (0, 3)), "expected NoneType"),
-        (request("measure", None, (0, 3)), "expected Slope"),
+        (request(since=ENROLLED, order=(0, 0, 0)), r"\(0, 0, 0\) after one of \(0, 1, 0\)"),
+        (request(since=SECOND, order=(0, 2, 0)), "that these clients have not answered"),
+        (request(since="0" * 64, order=(9, 0, 0)), "that these clients have not answered"),
+        (after(run="another"), "of run 'a run', not of 'another'"),
+        (after(step="@enrol", run="another"), "of run 'a run', not of 'another'"),
+        (after(client=8), "client 8 is not of this folder"),
+        (after(when=(1, 0)), "no part in block 1"),
+        (after(step="updat", down=slope()), "no step 'updat'"),
+        (after(step="__init__", down=slope()), "no step '__init__'"),
+        (after(step="forget", down=slope()), "expected NoneType"),
+        (after(step="measure"), "expected Slope"),
         (b"junk", "not a message"),
+        (encode(None, RequestHeader(0, 3, 0, "update", (3,))), "expected Messages"),
     ],
 )
 def test_requests_that_are_old_or_wrong_are_refused_and_change_nothing(tmp_path, late, why):
     found = host(tmp_path)
-    found.answer(request())
-    found.answer(request(when=(0, 2), number=1))
+    found.answer(FIRST)
     before = contents(found.folder.path)
     with pytest.raises(ProtocolError, match=why):
         found.answer(late)
     assert contents(found.folder.path) == before
+    assert visits(found.folder.path) == 1
+    assert ClientHost(found.folder.path).answer(SECOND) == found.answer(SECOND)
+
+
+def test_clients_go_back_to_what_the_server_goes_on_from(tmp_path):
+    """Of a round that is tried again they answer anew what is asked anew, from where it began."""
+    found, straight = host(tmp_path), host(tmp_path / "straight")
+    tried = [FIRST, SECOND]
+    for one in tried:
+        found.answer(one)
+    other = request(down=slope(1), since=ENROLLED, order=(0, 1, 1))
+    last = request(draw=1, since=other, order=(0, 1, 1))
+    for again in (found, ClientHost(found.folder.path)):
+        assert again.answer(other) == straight.answer(other)
+        assert again.answer(last) == straight.answer(last)
+    assert visits(found.folder.path) == visits(straight.folder.path) == 2
+    # A try that was given up comes late, and does not take the later one back.
+    with pytest.raises(ProtocolError, match=r"\(0, 1, 0\) after one of \(0, 1, 1\)"):
+        found.answer(SECOND)
+    onward = request(when=(0, 2), since=last, order=(0, 2, 0))
+    assert found.answer(onward) == straight.answer(onward)
+
+
+def test_the_same_request_of_a_later_try_gets_the_kept_reply(tmp_path):
+    found = host(tmp_path)
+    replies = [found.answer(FIRST), found.answer(SECOND)]
+    later = [
+        request(since=ENROLLED, order=(0, 1, 3)),
+        request(draw=1, since=FIRST, order=(7, 1, 0)),
+    ]
+    assert [found.answer(one) for one in later] == replies
+    assert visits(found.folder.path) == 2
+    with pytest.raises(ProtocolError, match=r"after one of \(7, 1, 0\)"):
+        ClientHost(found.folder.path).answer(FIRST)  # of a server that should be gone
+
+
+def test_a_turn_that_has_begun_forgets_what_was_before_it(tmp_path):
+    found = host(tmp_path)
+    found.answer(FIRST)
+    onward = request(when=(0, 2), since=FIRST, order=(0, 2, 0))
+    reply = found.answer(onward)
+    names = [point.name for point in found.position.points]
+    assert names == [name_of(FIRST), name_of(onward)]
+    assert len(list(found.folder.path.glob("state-*"))) == 2
+    back = request(draw=5, since=ENROLLED, order=(0, 2, 1))
+    with pytest.raises(ProtocolError, match="do not keep any more"):
+        found.answer(back)
+    again = request(when=(0, 2), down=slope(1), since=FIRST, order=(0, 2, 1))
+    assert found.answer(again) != reply
+    assert visits(found.folder.path) == 2
+
+
+def missed(*requests, order=(0, 4, 0), since=FIRST) -> bytes:
+    """A request after some that were missed."""
+    messages = tuple(Parcel.read(one).messages[0] for one in requests)
+    return Parcel(ParcelHeader("a run", name_of(since), *order), messages).to_bytes()
+
+
+def test_what_was_missed_comes_with_the_next_request_in_order(tmp_path):
+    found, straight = host(tmp_path), host(tmp_path / "straight")
+    requests = [request(step="forget", when=(0, 2)), request(when=(0, 3)), request(when=(0, 4))]
+    found.answer(FIRST)
+    reply = found.answer(missed(*requests))
+    since = FIRST
+    straight.answer(FIRST)
+    for number, one in enumerate(requests):
+        (message,) = Parcel.read(one).messages
+        since = Parcel(
+            ParcelHeader("a run", name_of(since), 0, 2 + number, 0), (message,)
+        ).to_bytes()
+        expected = straight.answer(since)
+    ups = [decode(one, SlopeUpdate, header=ReplyHeader)[0] for one in (reply, expected)]
+    assert bits(ups[0]) == bits(ups[1])
+    assert bits(found.exchange.store.take(torch.tensor([3]))) == bits(
+        straight.exchange.store.take(torch.tensor([3]))
+    )
+    assert found.answer(missed(*requests)) == reply
+
+
+def test_who_takes_no_part_in_a_block_has_missed_nothing_of_it(tmp_path):
+    found = host(tmp_path)
+    found.answer(FIRST)
+    header = RequestHeader(7, 1, 0, "forget", ())  # everybody who takes part in block 7
+    parcel = Parcel(
+        ParcelHeader("a run", name_of(FIRST), 0, 2, 0),
+        (encode(None, header), Parcel.read(request(when=(0, 2))).messages[0]),
+    )
+    found.answer(parcel.to_bytes())
     assert visits(found.folder.path) == 2
 
 
@@ -226,7 +336,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def test_a_disk_that_fails_changes_nothing(tmp_path, monkeypatch, at):
     found = host(tmp_path)
     path = found.folder.path
-    found.answer(request())
+    found.answer(FIRST)
     before = contents(path)
 
     def fail(*_):
@@ -235,27 +345,26 @@ def test_a_disk_that_fails_changes_nothing(tmp_path, monkeypatch, at):
     with monkeypatch.context() as patch:
         patch.setattr(folder_module.os, at, fail)
         with pytest.raises(UserError, match="No space left"):
-            found.answer(request(number=1, draw=1))
+            found.answer(SECOND)
     kept = contents(path)
     assert {name: kept[name] for name in before} == before
     expected = ClientHost(folders(tmp_path / "more")[0])
-    expected.answer(request("@enrol"))
-    expected.answer(request())
-    again = request(number=1, draw=1)
-    assert ClientHost(path).answer(again) == expected.answer(again)
+    expected.answer(ENROLLED)
+    expected.answer(FIRST)
+    assert ClientHost(path).answer(SECOND) == expected.answer(SECOND)
     assert visits(path) == 2
 
 
 def test_a_kill_between_any_two_writes_loses_nothing(tmp_path):
     """The process dies at each of its file operations in turn, and is asked again."""
     reference = host(tmp_path / "reference")
-    expected = [reference.answer(request(number=n, draw=n)) for n in range(2)]
+    expected = [reference.answer(one) for one in (FIRST, SECOND)]
     for die_at in range(1, 40):
         path = folders(tmp_path / str(die_at))[0]
-        ClientHost(path).answer(request("@enrol"))
+        ClientHost(path).answer(ENROLLED)
         died = _dies(path, die_at)
         found = ClientHost(path)
-        assert [found.answer(request(number=n, draw=n)) for n in range(2)] == expected
+        assert [found.answer(one) for one in (FIRST, SECOND)] == expected
         assert visits(path) == 2
         if not died:
             break
@@ -294,7 +403,7 @@ def _answer_and_die(path: Path, at: int) -> None:
 
     os.fsync, os.replace = dying(os.fsync), dying(os.replace)
     torch.set_num_threads(1)
-    ClientHost(path).answer(request())
+    ClientHost(path).answer(FIRST)
 
 
 class Faint(LinearClient):
@@ -325,8 +434,8 @@ def test_a_step_that_fails_for_one_leaves_nothing_of_the_others(tmp_path, capsys
 
 def test_a_flipped_bit_in_the_private_state_is_noticed(tmp_path):
     found = host(tmp_path)
-    found.answer(request())
-    (state,) = found.folder.path.glob("state-*.pt")
+    found.answer(FIRST)
+    state = found.folder.path / f"state-{found.position.newest.state}.pt"
     content = bytearray(state.read_bytes())
     content[len(content) // 2] ^= 4
     state.write_bytes(content)
@@ -336,7 +445,7 @@ def test_a_flipped_bit_in_the_private_state_is_noticed(tmp_path):
 
 def test_files_of_a_client_are_its_own(tmp_path):
     found = host(tmp_path)
-    found.answer(request())
+    found.answer(FIRST)
     for file in found.folder.path.iterdir():
         assert file.stat().st_mode & 0o077 == (0o044 if file.name == "card.json" else 0), file
 
@@ -352,8 +461,8 @@ def test_a_client_knows_its_own_secret_only(tmp_path):
 
 def test_a_state_that_is_not_finite_is_rolled_back(tmp_path):
     found = host(tmp_path)
-    found.answer(request())
-    reply: ReplyHeader = peek(found.answer(request("explode", number=1)), header=ReplyHeader)
+    found.answer(FIRST)
+    reply: ReplyHeader = peek(found.answer(request("explode", since=FIRST)), header=ReplyHeader)
     assert reply.clients == ()
     assert "NaN or infinity in private state" in reply.refused["3"]
     assert visits(found.folder.path) == 1
@@ -401,7 +510,7 @@ def test_wrong_settings_are_named(tmp_path, changes, complaint):
 def test_damaged_or_missing_files_are_named(tmp_path, capsys):
     found = host(tmp_path)
     path = found.folder.path
-    found.answer(request())
+    found.answer(FIRST)
     for name, content, complaint in (
         ("position.json", "{", "is damaged"),
         ("position.json", "[]", "is damaged"),
@@ -421,7 +530,7 @@ def test_damaged_or_missing_files_are_named(tmp_path, capsys):
     assert len(capsys.readouterr().err.splitlines()) == 1
     (path / "data-0.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match=r"data-0\.safetensors is damaged"):
-        ClientHost(path).answer(request(number=1))
+        ClientHost(path).answer(SECOND)
 
 
 def test_a_paper_that_is_not_installed_is_said(tmp_path):
@@ -449,7 +558,7 @@ def test_a_client_that_joined_later_goes_on_from_what_it_has_kept(tmp_path):
     (path,) = make_folders(tmp_path, {2: data}, SECRET, [torch.tensor([8])], half=HALF)
     exchange = Hosts([path])
     for number in (1, 2):
-        exchange._workers[0].stop()  # so that the folder is read anew
+        exchange.hosts[0].restart()  # so that the folder is read anew
         late = ExchangeCohort(exchange, exchange.present(2), (2, number), Ledger(), Journal())
         assert late.ask(STEPS["update"], slope()).ids.tolist() == [8]
     assert visits(path, 8) == 2
@@ -466,12 +575,17 @@ def test_nobody_is_there():
         assert cohort(nobody).ask(STEPS["update"], slope()).up is None
 
 
-def test_a_folder_that_cannot_be_served_is_named(tmp_path):
-    path = folders(tmp_path)[0]
-    (path / "own.json").write_text("{")
+def test_a_folder_that_cannot_be_served_is_left_out_by_name(tmp_path):
+    paths = folders(tmp_path)
+    for path in paths[1:]:
+        (path / "own.json").write_text("{")
+    with WorkerProcesses(paths, "a run", environment=ENVIRONMENT) as workers:
+        assert workers.present(0).tolist() == [3]
+        away = [one["node"] for one in workers.status() if not one["here"]]
+        assert away == ["clients-1", "clients-2"]
     with (
-        WorkerProcesses([path], "a run", environment=ENVIRONMENT) as workers,
-        pytest.raises(ProtocolError, match="clients-0 do not answer"),
+        WorkerProcesses(paths[1:], "a run", environment=ENVIRONMENT) as workers,
+        pytest.raises(TooFew, match=r"0 of 2 clients are there.*away: clients-1 \(it gave no"),
     ):
         workers.present(0)
 
@@ -486,13 +600,13 @@ def test_frames_that_are_cut_short_or_too_long(tmp_path, content):
 
 def test_a_folder_is_replaced_and_state_stays(tmp_path):
     found = host(tmp_path)
-    found.answer(request())
+    found.answer(FIRST)
     path = found.folder.path
     own = sample_data().take(torch.tensor([0]))
     ids = torch.tensor([3])
     ClientFolder.create(path, Card("toy"), ids, SECRET.fold(ids), {0: own}, half=HALF, threads=1)
     assert visits(path) == 1
-    assert replace(ClientHost(path).position, state=0).run == "a run"
+    assert ClientHost(path).position.run == "a run"
 
 
 def test_folders_of_two_federations_are_told_apart(tmp_path):

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.hosted import Hosts, TakenApart
 
 from coterie.core.cli.main import main
-from coterie.core.engines.worker import ClientHost
+from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import check_alike
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
@@ -65,7 +65,8 @@ def test_halves_that_run_apart_name_the_backbone_too(tmp_path: Path) -> None:
     given, ids = experiment(tmp_path), torch.arange(2)
     named = given.backbone.constants()
     assert list(named) == ["backbone"]
-    write_server(given, tmp_path / "server")
-    assert make_server(given, ids, tmp_path / "server").constants() == named
-    for folder in write_folders(given, tmp_path / "clients", list(ids.split(1))):
+    apart = TakenApart.of(given, tmp_path, list(ids.split(1)))
+    with Hosts(apart.folders) as exchange:
+        assert apart.over(exchange).federation.server.constants() == named
+    for folder in apart.folders:
         assert ClientHost(folder).client.constants() == named

@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.hosted import Hosts
+from tests.hosted import Here, TakenApart
 
 from coterie.core.cli.main import main
-from coterie.core.engines import workers
-from coterie.core.engines.workers import WorkerProcesses
+from coterie.core.engines import processes
+from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
-from coterie.core.run.apart import make_server, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.llm.client import make_client
@@ -44,20 +43,8 @@ def taken_apart(tmp_path: Path):
     server.start()
     split = ["--split.k", "1", "--split.server", server.address]
     given = experiment(tmp_path, *split, "--split.secret", str(tmp_path / "secret"))
-    folders = write_folders(given, tmp_path / "clients", list(torch.arange(2).split(1)))
-    write_server(given, tmp_path / "server")
-    yield given, folders, secret
+    yield given, TakenApart.of(given, tmp_path, list(torch.arange(2).split(1))), secret
     server.stop(0)
-
-
-def apart(given: Experiment, exchange: WorkerProcesses, tmp_path: Path) -> FederatedRun:
-    whole = given.federation()
-    server = make_server(given, torch.arange(2), tmp_path / "server")
-    knows_nobody = replace(whole, server=server, client=None, blocks=[None])
-    run = FederatedRun(knows_nobody, exchange)
-    while not run.finished:
-        run.advance()
-    return run
 
 
 class OneProcess(WorkerProcesses):
@@ -65,21 +52,20 @@ class OneProcess(WorkerProcesses):
 
     def __init__(self, folders: list[Path], environment: dict[str, str]) -> None:
         super().__init__(folders, "a run", environment=environment)
-        self._workers[1] = Hosts(folders)._workers[1]
+        self.members[1].node = Here(folders[1])
 
 
 def test_a_run_over_them_equals_that_of_one_process(
     taken_apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, folders, secret = taken_apart
+    given, apart, secret = taken_apart
     here = FederatedRun(experiment(tmp_path, "--split.k", "1").federation())
     while not here.finished:
         here.advance()
     Path(given.settings.split.secret).rename(tmp_path / "coordinators")
-    given = experiment(
-        tmp_path, "--split.k", "1", "--split.server", given.settings.split.server,
-        "--split.secret", str(tmp_path / "coordinators"),
-    )  # fmt: skip
+    # The coordinator's own file, which no client can read.
+    own = {"split.secret": str(tmp_path / "coordinators")}
+    card = replace(apart.card, settings={**apart.card.settings, **own})
     start, commands = subprocess.Popen, []
 
     def command(words: list[str], **how: object) -> subprocess.Popen:
@@ -87,15 +73,17 @@ def test_a_run_over_them_equals_that_of_one_process(
         commands.append([sys.executable, "-c", own, "llm", "client", *words[3:]])
         return start(commands[-1], **how)
 
-    monkeypatch.setattr(workers.subprocess, "Popen", command)
+    monkeypatch.setattr(processes.subprocess, "Popen", command)
     paths = os.pathsep.join(sys.path)
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
-    with OneProcess(folders, environment) as exchange:
-        there = apart(given, exchange, tmp_path)
+    with OneProcess(apart.folders, environment) as exchange:
+        there = replace(apart, card=card).over(exchange)
+        while not there.finished:
+            there.advance()
     assert len(commands) == 1
     assert torch.equal(there.server_state.rows, here.server_state.rows)
     assert there.results == here.results
-    for number, folder in enumerate(folders):
+    for number, folder in enumerate(apart.folders):
         files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
         assert any(client_token(secret, number).encode() in data for data in files)
         for other in (secret, admin_token(secret), client_token(secret, 1 - number)):
@@ -103,7 +91,8 @@ def test_a_run_over_them_equals_that_of_one_process(
 
 
 def test_it_is_nobody_else(taken_apart, tmp_path: Path) -> None:
-    given, folders, _ = taken_apart
+    given, apart, _ = taken_apart
+    folders = apart.folders
     client = make_client(given.card, folders[0])
     with pytest.raises(UserError, match="has no token of client 1"):
         client.channel.open(1, training=True)
@@ -116,7 +105,7 @@ def test_it_is_nobody_else(taken_apart, tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(taken_apart, tmp_path: Path, capsys) -> None:
-    _, folders, _ = taken_apart
+    folders = taken_apart[1].folders
     for words, told in (
         (["--folder", str(tmp_path / "nowhere")], "cannot read"),
         (["--folder", str(folders[0]), "--split.server", "nobody"], "write host:port"),

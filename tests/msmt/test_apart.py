@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.hosted import Hosts, Sharded, bits
+from tests.hosted import Hosts, Sharded, TakenApart, bits
 
-from coterie.core.engines.worker import ClientHost
-from coterie.core.engines.workers import WorkerProcesses
-from coterie.core.run.apart import make_server, write_folders, write_server
+from coterie.core.engines.host import ClientHost
+from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.run.apart import write_folders
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 from coterie.msmt.experiment import Experiment
@@ -73,19 +72,19 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
     )
     expected = rounds(inside)
 
-    folders = write_folders(given, tmp_path / "clients", shards)
-    write_server(given, tmp_path / "server")
-    server = make_server(given, everybody, tmp_path / "server")
-    knows_nobody = replace(whole, server=server, client=None, blocks=[None])  # type: ignore[arg-type]
+    apart = TakenApart.of(given, tmp_path, shards)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    real = case.endswith("!")  # with processes, else the same code without their start
-    workers = WorkerProcesses(folders, "a run", environment=environment) if real else Hosts(folders)
+    if case.endswith("!"):  # with processes, else the same code without their start
+        options = {"environment": environment, **apart.known}
+        workers = WorkerProcesses(apart.folders, "a run", **options)
+    else:
+        workers = Hosts(apart.folders, **apart.known)
     with workers:
-        outside = FederatedRun(knows_nobody, workers)
+        outside = apart.over(workers)
         assert rounds(outside) == expected
     assert bits(outside.server_state) == bits(inside.server_state)
     assert outside.ledger.rows() == inside.ledger.rows()
-    for folder, one in zip(folders, shards, strict=True):
+    for folder, one in zip(apart.folders, shards, strict=True):
         kept = ClientHost(folder).exchange.store.take(one)
         assert bits(kept) == bits(inside.store.take(one))
         assert any(path.startswith("statistics.") for path in bits(kept))

@@ -21,7 +21,7 @@ from tests.core.methods.plain_federation import FEDERATED, OWN, Plain, halves, h
 from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders
 from tests.in_process import cohort_in_process
 
-from coterie.core.engines.worker import ClientHost
+from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
@@ -273,8 +273,8 @@ def test_processes_of_their_own_give_the_same_bits(name, tmp_path):
     assert bits(other) == bits(one)
     assert more == [scalars, rows]
     assert "eval/personal_accuracy" in scalars[-1]
-    for worker, shard in zip(outside._workers, shards, strict=True):
-        kept = ClientHost(worker.folder, client).exchange.store
+    for host, shard in zip(outside.hosts, shards, strict=True):
+        kept = ClientHost(host.folder, client).exchange.store
         assert bits(kept.take(shard)) == bits(inside.store.take(shard))
 
 

@@ -9,13 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hosted import Here, Hosts, Sharded, bits
+from tests.hosted import Here, Hosts, Sharded, TakenApart, bits
 
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
-from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.apart import federation_of, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 
@@ -105,23 +103,21 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
     )
     expected = rounds(inside)
 
-    folders = write_folders(given, tmp_path / "clients", shards)
-    names = dict(zip((folder.name for folder in folders), shards, strict=True))
-    write_server(given, tmp_path / "server", names)
-    card = Card.from_json((tmp_path / "server" / "card.json").read_text())
+    apart = TakenApart.of(given, tmp_path, shards)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    options = {"expected": names, "card": card}
-    workers = Hosts(folders, **options)
     if real:
-        workers = WorkerProcesses(folders, "a run", environment=environment, **options)
-        share_one_process(workers, folders)
+        options = {"environment": environment, **apart.known}
+        workers = WorkerProcesses(apart.folders, "a run", **options)
+        share_one_process(workers, apart.folders)
+    else:
+        workers = Hosts(apart.folders, **apart.known)
     with workers:
-        outside = FederatedRun(federation_of(card, tmp_path / "server", workers))
+        outside = apart.over(workers)
         found = rounds(outside)
     assert measured(found) == measured(expected)
     assert bits(outside.server_state) == bits(inside.server_state)
     assert outside.ledger.rows() == inside.ledger.rows()
-    for folder, shard in zip(folders, shards, strict=True):
+    for folder, shard in zip(apart.folders, shards, strict=True):
         enrolled = shard[~torch.isin(shard, inside.store.newcomers(shard))]
         for one in enrolled.split(1) if whole.client.form == "list" else [enrolled]:
             kept = ClientHost(folder).exchange.store.take(one)

@@ -79,7 +79,7 @@ class ParcelHeader:
 
 
 @dataclass(frozen=True)
-class _Messages:
+class Messages:
     each: list[Tensor]
 
 
@@ -123,7 +123,7 @@ class Parcel:
     def to_bytes(self) -> bytes:
         """Write it down."""
         each = [torch.frombuffer(bytearray(one), dtype=torch.uint8) for one in self.messages]
-        return encode(_Messages(each), self.header)
+        return encode(Messages(each), self.header)
 
     @staticmethod
     def read(data: bytes) -> Parcel:
@@ -133,7 +133,7 @@ class Parcel:
             ProtocolError: it is no parcel.
         """
         found: Any
-        found, header = decode(data, _Messages, header=ParcelHeader)
+        found, header = decode(data, Messages, header=ParcelHeader)
         each: list[Tensor] = found.each
         if not each or any(one.dtype != torch.uint8 for one in each):
             raise ProtocolError("a parcel without a request")

@@ -152,13 +152,14 @@ class Nodes(Exchange):
 
     def ask(self, request: Request) -> Iterator[Answers]:
         """Ask all nodes at once, once for all of them; answers come in the order of the nodes."""
-        asked = []
+        asked, found = [], [request.ids[:0]]
         for member in self.members:
             ids = member.those_of(request.ids, max(request.when[0], 0))
             if not ids.numel():
                 if member.away and request.everyone and request.waits:
                     self._leave_for(member, request)
                 continue
+            found.append(ids)
             message = _message(request, ids)
             parcel = member.parcel(self._parcel_header(), message)
             judge = Judge(request, ids, parcel.name, self.bounds)
@@ -173,6 +174,10 @@ class Nodes(Exchange):
             elif request.waits:
                 member.waiting.append(message)
             yield answers
+        strange = request.ids[~torch.isin(request.ids, torch.cat(found))]
+        if strange.numel():
+            refused = dict.fromkeys(strange.tolist(), "no node has said that it has this client")
+            yield Answers(strange[:0], None, refused)
 
     def check(self, heard: Heard) -> None:
         """Check that enough have answered an ask.

@@ -67,9 +67,7 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     return paths
 
 
-def write_server(
-    experiment: Experiment[Any], folder: Path, shards: Mapping[str, Tensor]
-) -> None:
+def write_server(experiment: Experiment[Any], folder: Path, shards: Mapping[str, Tensor]) -> None:
     """Write the server's folder: the card, who is expected, and what the server holds itself.
 
     Args:
