@@ -16,6 +16,7 @@ from coterie.core.engines.host import ClientHost
 from coterie.core.engines.nodes import Nodes
 from coterie.core.engines.worker import Service
 from coterie.core.federation.cohort import ExchangeCohort
+from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
@@ -107,10 +108,14 @@ class TakenApart:
     expected: dict[str, Tensor]
 
     @staticmethod
-    def of(experiment: Any, root: Path, shards: Sequence[Tensor]) -> TakenApart:
-        folders = write_folders(experiment, root / "clients", shards)
+    def of(
+        experiment: Any, root: Path, shards: Sequence[Tensor], whole: Federation | None = None
+    ) -> TakenApart:
+        """Take an experiment apart, or its federation, which not every one can make twice."""
+        whole = whole or experiment.federation()
+        folders = write_folders(experiment, whole, root / "clients", shards)
         names = {folder.name: shard for folder, shard in zip(folders, shards, strict=True)}
-        write_server(experiment, root / "server", names)
+        write_server(experiment, whole, root / "server", names)
         card = Card.from_json((root / "server" / "card.json").read_text())
         return TakenApart(folders, root / "server", card, names)
 

@@ -156,7 +156,7 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
         for number in (1, 2):
             asked = cohort(workers, number)
             if number == 2:
-                victim = workers.members[0].node._process
+                victim = workers.members[0].node.process._process
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
             found = asked.ask(STEPS["update"], slope())
@@ -173,7 +173,7 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
 
 def _dies_while_it_answers(workers):
     asked = cohort(workers, 3)
-    process = workers.members[1].node._process
+    process = workers.members[1].node.process._process
     process.send_signal(signal.SIGSTOP)  # so that it is asked, and dies before it answers
     threading.Timer(1.0, process.kill).start()
     replies = asked.ask(STEPS["update"], slope())
@@ -185,7 +185,7 @@ def _dies_while_it_answers(workers):
 
 def _answers_too_late(workers):
     asked = cohort(workers, 5)
-    os.kill(workers.members[1].node._process.pid, signal.SIGSTOP)
+    os.kill(workers.members[1].node.process._process.pid, signal.SIGSTOP)
     workers.deadline, start = 1.0, time.monotonic()
     replies = asked.ask(STEPS["update"], slope())
     assert time.monotonic() - start < 20

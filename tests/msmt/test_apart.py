@@ -72,7 +72,7 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
     )
     expected = rounds(inside)
 
-    apart = TakenApart.of(given, tmp_path, shards)
+    apart = TakenApart.of(given, tmp_path, shards, whole)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if case.endswith("!"):  # with processes, else the same code without their start
         options = {"environment": environment, **apart.known}
@@ -105,7 +105,7 @@ def test_folders_hold_nobody_elses_samples(tmp_path: Path) -> None:
     given = experiment({}, tmp_path)
     data = given.task.clients
     shards = list(data.ids.split(1))
-    for j, folder in enumerate(write_folders(given, tmp_path / "clients", shards)):
+    for j, folder in enumerate(write_folders(given, given.federation(), tmp_path / "clients", shards)):
         held = b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
         for other in range(2):
             numbers = data.train.take(torch.tensor([other])).samples["numbers"]

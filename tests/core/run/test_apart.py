@@ -103,7 +103,7 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
     )
     expected = rounds(inside)
 
-    apart = TakenApart.of(given, tmp_path, shards)
+    apart = TakenApart.of(given, tmp_path, shards, whole)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     if real:
         options = {"environment": environment, **apart.known}

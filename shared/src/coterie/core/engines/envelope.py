@@ -80,6 +80,8 @@ class ParcelHeader:
 
 @dataclass(frozen=True)
 class Messages:
+    """The requests of a parcel, as bytes."""
+
     each: list[Tensor]
 
 

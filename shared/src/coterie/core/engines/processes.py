@@ -19,15 +19,16 @@ COMMAND = (sys.executable, "-m", "coterie.core.engines.worker")
 
 
 class WorkerProcesses(Nodes):
-    """Worker processes, each with the folder of some clients and nothing else.
+    """Worker processes, with the folders of some clients each and nothing else.
 
     A process that dies, answers too late or nonsense has its clients left out of the ask; it is
     started again and goes on from the state that it has kept.
 
     Args:
-        folders: of the processes, made by `coterie.core.engines.folder.ClientFolder.create`; each
-            client in one of them.
+        folders: made by `coterie.core.engines.folder.ClientFolder.create`; each client in one.
         run: names the run; private state is of one run.
+        processes: how many there are, by default one for each folder; each serves its folders one
+            after the other.
         environment: of the processes; None for this one's.
         start: seconds that a process has to come up.
         options: of `coterie.core.engines.nodes.Nodes`.
@@ -37,7 +38,7 @@ class WorkerProcesses(Nodes):
 
     Example:
         with WorkerProcesses([Path("north"), Path("south")], run="trial") as workers:
-            run = FederatedRun(replace(federation, exchange=workers))
+            run = FederatedRun(federation_of(card, Path("server"), workers))
             run.advance()
     """
 
@@ -46,85 +47,129 @@ class WorkerProcesses(Nodes):
         folders: Sequence[Path],
         run: str,
         *,
+        processes: int | None = None,
         environment: Mapping[str, str] | None = None,
         start: float = START,
         **options: Any,
     ) -> None:
         check_one_federation(folders)
-        processes = [WorkerProcess(folder, start, environment) for folder in folders]
-        super().__init__(processes, run, start=start, **options)
+        count = max(min(processes or len(folders), len(folders)), 1)
+        shares = [folders[number::count] for number in range(count)]
+        each = [WorkerProcess(share, start, environment) for share in shares]
+        nodes = [FolderNode(folder, each[place % count]) for place, folder in enumerate(folders)]
+        super().__init__(nodes, run, start=start, **options)
+
+
+class FolderNode:
+    """The clients of one folder, served by a process that may serve others as well.
+
+    Attributes:
+        name: of the folder.
+        process: that serves it.
+        asks: how often it was asked so far.
+        given_up: number of the newest ask that nobody waits for.
+    """
+
+    def __init__(self, folder: Path, process: WorkerProcess) -> None:
+        self.name, self.process = folder.name, process
+        self.asks = self.given_up = 0
+
+    def ask(self, parcel: bytes, seconds: float | None) -> bytes | None:
+        """Send a parcel and wait for its reply; None where the process is gone, or given up."""
+        return self.process.ask(self, parcel)
+
+    def give_up(self) -> None:
+        """End the process if it is at it; one that is coming up goes on doing so."""
+        self.process.give_up(self)
+
+    def close(self) -> None:
+        """End the process for good; what it has not kept by now, it never did."""
+        self.process.close()
 
 
 class WorkerProcess:
     """One process, started when it is needed.
 
     Args:
-        folder: of its clients.
+        folders: of its clients.
         start: seconds that it has to come up.
         environment: of the process; None for this one's.
     """
 
     def __init__(
-        self, folder: Path, start: float, environment: Mapping[str, str] | None = None
+        self,
+        folders: Sequence[Path],
+        start: float,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder, self.name = folder, folder.name
-        self._start, self._environment = start, environment
-        self._change = threading.Condition()  # of all that follows
+        self.folders, self._start, self._environment = folders, start, environment
+        self._change = threading.Condition()  # of all that follows, and of the nodes' numbers
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_up = self._is_asked = self._closed = False
-        self._asks = self._given_up = 0  # number of the newest ask, and of the newest in vain
+        self._is_up = self._closed = False
+        self._busy: FolderNode | None = None
 
-    def ask(self, parcel: bytes, seconds: float | None) -> bytes | None:
-        """Send a parcel and wait for its reply; None where the process is gone, or given up."""
-        process = self._taken()
+    def ask(self, node: FolderNode, parcel: bytes) -> bytes | None:
+        """Send a parcel for one of its folders and wait for its reply; None where there is none."""
+        process = self._taken(node)
         if process is None:
             return None
         reply = None
         with suppress(OSError, ValueError, ProtocolError):
+            write_frame(process.stdin, node.name.encode())  # type: ignore[arg-type]
             write_frame(process.stdin, parcel)  # type: ignore[arg-type]
             reply = read_frame(process.stdout)  # type: ignore[arg-type]
         with self._change:
-            self._is_asked = False
+            self._busy = None
             if reply is None:
                 self._end(process)
+            self._change.notify_all()
         return reply
 
-    def give_up(self) -> None:
-        """End the process if it was asked; one that is coming up goes on doing so."""
+    def give_up(self, node: FolderNode) -> None:
+        """Nobody waits for what a folder was asked."""
         with self._change:
-            self._given_up = self._asks
-            if self._is_asked:
+            node.given_up = node.asks
+            if self._busy is node:
                 self._end(self._process)
             self._change.notify_all()
 
     def close(self) -> None:
-        """End the process for good; what it has not kept by now, it never did."""
+        """End the process for good."""
         with self._change:
-            self._closed, self._given_up = True, self._asks
+            self._closed = True
             self._end(self._process)
+            self._change.notify_all()
 
-    def _taken(self) -> subprocess.Popen[bytes] | None:
-        """The process, once it is up, for an ask that nobody has given up by then."""
+    def _taken(self, node: FolderNode) -> subprocess.Popen[bytes] | None:
+        """The process, once it is up and free, for an ask that nobody has given up by then."""
         with self._change:
-            self._asks += 1
-            number = self._asks
-            if self._process is None or self._process.poll() is not None:
-                self._spawn()
-            self._change.wait_for(
-                lambda: self._is_up or self._process is None or self._given_up >= number
-            )
-            if not self._is_up or self._given_up >= number:
-                return None
-            self._is_asked = True
-            return self._process
+            node.asks += 1
+            number = node.asks
+            for _ in range(2):  # it may end while it answers another folder
+                if self._process is None or self._process.poll() is not None:
+                    self._spawn()
+                self._change.wait_for(
+                    lambda: (
+                        (self._is_up and self._busy is None)
+                        or self._process is None
+                        or node.given_up >= number
+                    )
+                )
+                if node.given_up >= number or self._closed:
+                    return None
+                if self._process is not None:
+                    self._busy = node
+                    return self._process
+            return None
 
     def _spawn(self) -> None:
         self._end(self._process)
         if self._closed:
             return
+        named = [word for folder in self.folders for word in ("--folder", str(folder))]
         # A session of its own: Ctrl-C is for the server, which ends its processes.
         self._process = subprocess.Popen(
-            [*COMMAND, "--folder", str(self.folder)],
+            [*COMMAND, *named],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self._environment,
@@ -135,6 +180,7 @@ class WorkerProcess:
     def _come_up(self, process: subprocess.Popen[bytes]) -> None:
         """Wait until a process says that it is ready."""
         limit = threading.Timer(self._start, process.kill)
+        limit.daemon = True
         limit.start()
         ready = None
         with suppress(OSError, ValueError, ProtocolError):
@@ -157,4 +203,3 @@ class WorkerProcess:
             with suppress(OSError):
                 assert stream is not None
                 stream.close()
-        self._change.notify_all()

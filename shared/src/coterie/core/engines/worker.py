@@ -1,11 +1,12 @@
-"""A process for the clients of one folder.
+"""A process for the clients of some folders.
 
-    python -m coterie.core.engines.worker --folder CLIENT
+    python -m coterie.core.engines.worker --folder NORTH --folder SOUTH
 
-It reads parcels from standard input and writes replies to standard output, each as eight bytes of
-length (little endian) and the bytes; an empty frame says that it is ready. It imports neither
-lightning nor a paper's server half. What goes wrong is told on standard error, which may name paths
-and stays on the clients' machine; the reply then only says that there is none.
+It reads from standard input the name of a folder and a parcel, and writes the reply to standard
+output, each as eight bytes of length (little endian) and the bytes; an empty frame says that it is
+ready. It imports neither lightning nor a paper's server half. What goes wrong is told on standard
+error, which may name paths and stays on the clients' machine; the reply then only says that there
+is none.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -35,39 +36,55 @@ FAILED = "the step failed on the client's side"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve parcels until standard input ends."""
     parser = argparse.ArgumentParser(prog="python -m coterie.core.engines.worker")
-    parser.add_argument("--folder", type=Path, required=True, help="the clients' own folder")
-    folder: Path = parser.parse_args(arguments).folder
+    parser.add_argument(
+        "--folder", type=Path, required=True, action="append", help="of clients, their own"
+    )
+    folders: list[Path] = parser.parse_args(arguments).folder
     try:
-        Service(folder).serve(sys.stdin.buffer, sys.stdout.buffer)
+        serve([Service(folder) for folder in folders], sys.stdin.buffer, sys.stdout.buffer)
     except (UserError, ProtocolError) as error:
         sys.stderr.write(f"{error}\n")
         return 2
     return 0
 
 
+def serve(services: Sequence[Service], requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer frames until there are no more.
+
+    Raises:
+        UserError: a folder is not complete, or another process serves it.
+        ProtocolError: what comes are no frames, or for no folder of these.
+    """
+    with ExitStack() as held:
+        for one in services:
+            held.enter_context(serving(one.folder))
+        torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services))
+        for one in services:
+            one.get_ready()
+        write_frame(replies, b"")
+        by_name = {one.folder.name.encode(): one for one in services}
+        while (name := read_frame(requests)) is not None:
+            request = read_frame(requests)
+            if name not in by_name or request is None:
+                raise ProtocolError("a parcel for no folder of this process")
+            write_frame(replies, by_name[name].answer(request))
+
+
 class Service:
     """Answers parcels whatever they are; arguments as of `ClientHost`."""
 
     def __init__(self, folder: Path, client: Client[Any, Any] | None = None) -> None:
-        self._folder, self._client = folder, client
+        self.folder, self._client = folder, client
         self._host: ClientHost | None = None
 
-    def serve(self, requests: BinaryIO, replies: BinaryIO) -> None:
-        """Answer frames until there are no more.
+    def get_ready(self) -> None:
+        """Make the client half, before the first parcel comes.
 
         Raises:
-            UserError: the folder is not complete, or another process serves it.
-            ProtocolError: what comes is no frame.
+            UserError: the folder is not complete.
         """
-        with serving(self._folder):
-            folder = ClientFolder(self._folder)
-            torch.set_num_threads(folder.threads)
-            switch.allow(folder.card.settings.get("engine.kernels") != "off")
-            with suppress(Misfit):  # it is told to who asks
-                self.host()
-            write_frame(replies, b"")
-            while (request := read_frame(requests)) is not None:
-                write_frame(replies, self.answer(request))
+        with suppress(Misfit):  # it is told to who asks
+            switch.allow(self.host().folder.card.settings.get("engine.kernels") != "off")
 
     def host(self) -> ClientHost:
         """The clients as they are now.
@@ -75,7 +92,7 @@ class Service:
         Raises:
             UserError: the folder is not complete, or was written by other versions than these.
         """
-        self._host = self._host or ClientHost(self._folder, self._client)
+        self._host = self._host or ClientHost(self.folder, self._client)
         return self._host
 
     def answer(self, request: bytes) -> bytes:

@@ -146,17 +146,25 @@ class InProcess(Exchange):
         return self.store.to_plain() | shared
 
     def load_plain(self, plain: Any) -> None:
-        """Restore what `to_plain` gave.
+        """Restore what `to_plain` gave, or ``parts``: of clients who had stores of their own.
 
         Raises:
             KeyError: it holds another structure, or tensors of another shape.
         """
-        if plain is None or "rows" not in plain:
+        if plain is None or not {"rows", "parts"} & plain.keys():
             raise KeyError("its clients ran in processes of their own")
+        parts = plain.get("parts", [plain])
         # Of before there was one, it has none, and none that this one could be mistaken for.
-        if self.client.secret is not None and "secret" in plain:
-            self.client.secret.load_plain(plain["secret"])
-        self.store.load_plain(plain, self._newcomer())
+        if self.client.secret is not None and parts and "secret" in parts[0]:
+            self.client.secret.load_plain(parts[0]["secret"])
+        if "parts" not in plain:
+            self.store.load_plain(plain, self._newcomer())
+            return
+        for part in parts:
+            own = PrivateStore[Any](not self.is_list)
+            own.load_plain(part, self._newcomer())
+            for ids in own.ids().split(1) if self.is_list else [own.ids()]:
+                self.store.enrol(ids, own.take(ids))
 
     def _try_chunk(self, request: Request, data: Any, index: Tensor) -> _Tried:
         whole = index.numel() == len(request.ids)

@@ -51,6 +51,10 @@ class PrivateStore(Generic[P]):
     def __len__(self) -> int:
         return self._count
 
+    def ids(self) -> Tensor:
+        """Who is enrolled, ``(R,)`` int64 ascending."""
+        return (self._place >= 0).nonzero().flatten()
+
     def newcomers(self, ids: Tensor) -> Tensor:
         """Those of ``ids``, ``(R,)`` int64, that are not enrolled."""
         self._reserve(ids)

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -33,11 +32,11 @@ from coterie.core.tensors.saved import digest
 
 EXPECTED = "expected.json"
 """In the server's folder: who is expected, and what is shown of them."""
-_CARDS: WeakKeyDictionary[Experiment[Any], Card] = WeakKeyDictionary()
-"""Of experiments that were taken apart: not every one can make its federation twice."""
 
 
-def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tensor]) -> list[Path]:
+def write_folders(
+    experiment: Experiment[Any], federation: Federation, root: Path, shards: Sequence[Tensor]
+) -> list[Path]:
     """Write the folders of all clients, each with the data and keys of its own clients only.
 
     The keys are those that a run of the experiment in one process derives from its seed, so a run
@@ -46,10 +45,9 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     with one another but not with the server is in all folders. ``shards`` are the ids of the
     clients of each folder below ``root``, one client each in the list form.
     """
-    federation = experiment.federation()
     client = federation.client
     assert client is not None
-    card = _CARDS[experiment] = bound_card(experiment, federation)
+    card = bound_card(experiment, federation)
     secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
     for number, shard in enumerate(shards):
         blocks = {
@@ -67,16 +65,22 @@ def write_folders(experiment: Experiment[Any], root: Path, shards: Sequence[Tens
     return paths
 
 
-def write_server(experiment: Experiment[Any], folder: Path, shards: Mapping[str, Tensor]) -> None:
+def write_server(
+    experiment: Experiment[Any],
+    federation: Federation,
+    folder: Path,
+    shards: Mapping[str, Tensor],
+) -> None:
     """Write the server's folder: the card, who is expected, and what the server holds itself.
 
     Args:
         experiment: that is taken apart.
+        federation: of the experiment.
         folder: of the server.
         shards: name of each clients' folder -> ids of its clients.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    card = _CARDS.get(experiment) or bound_card(experiment, experiment.federation())
+    card = bound_card(experiment, federation)
     (folder / "card.json").write_text(card.to_json())
     clients = {name: ids.tolist() for name, ids in shards.items()}
     columns = list(experiment.client_columns())

@@ -25,7 +25,10 @@ from coterie.core.run.lock import holder, in_use
 from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
 from coterie.core.settings.schema import build, values_of
 
-_SPEED = ("engine.device", "engine.chunk", "engine.threads", "engine.kernels", "engine.workers")
+_WHERE = ("name", "processes", "deadline", "start", "min_clients", "patience")
+_SPEED = tuple(
+    f"engine.{name}" for name in ("device", "chunk", "threads", "kernels", "workers", *_WHERE)
+)
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 _WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
 _PLACES = (("data", "name"), ("data", "root"), ("model", "path"))

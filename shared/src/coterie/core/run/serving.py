@@ -22,7 +22,6 @@ from coterie.core.run.checkpoint import (
     check_data_there,
     check_settings,
     naming,
-    read_checkpoint,
 )
 from coterie.core.run.driver import FederatedRun, computing_as
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
@@ -33,6 +32,7 @@ from coterie.core.run.recommendation_files import (
     write_recommendations,
 )
 from coterie.core.run.runfolder import RunFolder
+from coterie.core.run.simulated import read_run
 from coterie.core.settings.sections import DataSettings
 from coterie.core.tensors.stacked import Ragged
 
@@ -63,7 +63,7 @@ def open_run(
     path = folder.checkpoints / LAST
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
-    saved = read_checkpoint(path)
+    saved = read_run(path)
     check_data_there(folder)
     settings = _here(folder) if change is None else change(_here(folder))
     settings = dataclasses.replace(

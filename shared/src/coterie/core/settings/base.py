@@ -43,7 +43,7 @@ ELSEWHERE: Mapping[str, str] = {
     "plugins": "checkpoints and precision are the federation's own: leave it out",
     "precision": "clients compute in 'engine.dtype'",
     "reload_dataloaders_every_n_epochs": f"it {_DATA}: leave it out",
-    "strategy": "clients run beside each other by 'engine.workers'",
+    "strategy": "clients run beside each other by 'engine.workers' or 'engine.processes'",
     "sync_batchnorm": f"it {_CLIENTS}: leave it out",
     "use_distributed_sampler": f"it {_DATA}: leave it out",
     "val_check_interval": "rounds are validated by 'validation.every'",
@@ -152,3 +152,8 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
+        if self.engine.name != "in-process" and self.run.checkpoint_every != 1:
+            raise UserError(
+                "'run.checkpoint_every' must be 1 for clients in processes of their own, as they "
+                "can go back by one round only: leave it out"
+            )

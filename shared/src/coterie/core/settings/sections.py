@@ -110,6 +110,21 @@ class DataSettings(NamedData):
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
+    name: Literal["in-process", "processes"] = "in-process"
+    """Where clients run: in this process, or in processes of their own on this machine, with their
+    data, secrets and private state in folders below the run's."""
+    processes: int | None = None
+    """Processes of clients; default is one a core. An organisation is never cut in two."""
+    deadline: float | None = None
+    """Seconds that processes have for the answers to an ask, all together; default is any time. Who
+    is late is left out of the rest of the round."""
+    start: float = 60.0
+    """Seconds that a process has to come up."""
+    min_clients: float | None = None
+    """How many clients must be there and answer, in their proportion of every ask; up to 1 it is a
+    part of all. With fewer the round is tried again, from where it began. Default is one client."""
+    patience: int = 3
+    """How often a round is tried before the run ends."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where tensors are made: auto is a GPU where torch has one to use, else the CPU. Results agree
     to rounding, but for dropout, whose masks a GPU draws otherwise."""
@@ -138,6 +153,23 @@ class EngineSettings:
         at_least("engine.max_count", self.max_count, 1)
         at_least("engine.workers", self.workers, 1, MOST_THREADS)
         at_least("engine.threads", self.threads, 1, MOST_THREADS)
+        at_least("engine.processes", self.processes, 1, MOST_THREADS)
+        at_least("engine.patience", self.patience, 1)
+        for name in ("deadline", "start", "min_clients"):
+            between(f"engine.{name}", getattr(self, name), 0, float("inf"))
+        if self.name == "processes":
+            if self.workers > 1:
+                raise UserError(
+                    "'engine.workers' are threads of one process: set 'engine.processes' instead"
+                )
+            return
+        fresh = EngineSettings.__dataclass_fields__
+        for name in ("processes", "deadline", "start", "min_clients", "patience"):
+            if getattr(self, name) != fresh[name].default:
+                raise UserError(
+                    f"'engine.{name}' is for clients in processes of their own: set engine.name to "
+                    "processes, or leave it out"
+                )
 
 
 @dataclass(frozen=True)

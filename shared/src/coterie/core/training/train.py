@@ -13,7 +13,6 @@ import torch
 from lightning.pytorch import callbacks as theirs
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import SIGTERMException
-from rich.text import Text
 
 from coterie.core.data.interactions.interactions import in_words
 from coterie.core.errors import Interrupted, UserError
@@ -23,13 +22,13 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, load
-from coterie.core.run.checkpoint import LAST, read_checkpoint
+from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
 from coterie.core.run.lock import held
 from coterie.core.run.runfolder import RunFolder, Summary, resumable
+from coterie.core.run.simulated import in_processes, looked_into, read_run
 from coterie.core.settings.schema import values_of
-from coterie.core.terminal import console, folded, table, width
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.files import Curves, TranscriptFile
 from coterie.core.training.callbacks.given_again import GivenAgain
@@ -39,6 +38,7 @@ from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RunCard, wandb_logger
 from coterie.core.training.module import FederatedModule
+from coterie.core.training.shown import show_data, show_results, show_stopped
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 
 
@@ -80,7 +80,7 @@ def reopened(federation: Federation, path: Path, rounds: int) -> bool:
     if not last.is_file():
         return False
     run = FederatedRun(federation)
-    run.load_plain(read_checkpoint(last)["federation"])
+    run.load_plain(read_run(last)["federation"])
     done = run.finished
     why = _obstacle(run, rounds)
     if why is not None:
@@ -107,94 +107,6 @@ def _obstacle(run: FederatedRun, rounds: int) -> str | None:
     if run.block > 0 or (run.block == 0 and not run.block_open):
         return "earlier blocks had another number"
     return None
-
-
-# What `coterie train` prints before and after a run.
-
-_MOST_CLIENTS = 20  # rows of a table that one still reads
-
-
-def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
-    """Print what is trained on what, with the statistics of every block."""
-    settings = experiment.settings
-    printed = console(soft_wrap=True)
-    about = (
-        f": {settings.method} ({settings.reading} reading), "
-        f"seed {settings.seed}, on {experiment.source}"
-    )
-    text = Text(_folded(paper.name + about))
-    text.stylize("bold", 0, len(paper.name))
-    printed.print(text)
-    if rows := experiment.describe_data():
-        printed.print(_table(rows))
-    for line in in_words(experiment.left_out()):
-        printed.print(_folded(f"Rows {line}"))
-
-
-_NOTHING_KEPT = "a run to try things out, nothing of it is kept"
-
-
-def show_results(
-    folder: Path | None, summary: Summary, clients: Sequence[dict[str, Any]] = ()
-) -> None:
-    """Print the summary of a finished run: metrics beside the paper's, bytes, where files are.
-
-    Many clients are left to the file ``clients.json``.
-    """
-    printed = console(soft_wrap=True)
-    if clients and len(clients) <= _MOST_CLIENTS:
-        printed.print(_table(clients))
-    metrics = [
-        {"metric": name, "ours": value, "paper": summary.reference.get(name, "")}
-        for name, value in summary.metrics.items()
-    ]
-    printed.print(_table(metrics))
-    for note in summary.notes:
-        printed.print(_folded(f"Note: {note}"))
-    printed.print(
-        _folded(
-            f"{summary.rounds} rounds in {summary.seconds:.1f} s; clients sent "
-            f"{summary.up_bytes / 1e6:.1f} MB and received {summary.down_bytes / 1e6:.1f} MB"
-        )
-    )
-    written = _NOTHING_KEPT if folder is None else f"written to {folder}: {_there(folder)}"
-    printed.print(_folded(written))
-
-
-def _there(folder: Path) -> str:
-    """Name what a run writes, without a figure that could not be drawn."""
-    figure = ["curves.png"] * (folder / "curves.png").is_file()
-    others = ["ledger.json", "config.yaml", "checkpoints/"]
-    return ", ".join(["summary.json", "metrics.csv", *figure, *others])
-
-
-def show_stopped(folder: Path | None, rounds: int) -> None:
-    """Say that the Trainer stopped a run before its end, and what can be done with what is kept."""
-    text = f"stopped by the Trainer after round {rounds}, before the run's end: " + (
-        f"--resume goes on, coterie evaluate --run {folder} measures it as it is"
-        if folder is not None
-        else _NOTHING_KEPT
-    )
-    console(soft_wrap=True).print(_folded(text))
-
-
-def _folded(text: str) -> str:
-    return "\n".join(folded(text, width()))
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> str:
-    """Lay out rows; a table of a run has no other place where columns are that had no room."""
-    texts = [{name: _cell(value) for name, value in row.items()} for row in rows]
-    numbers = {name for name in rows[0] if all(isinstance(row[name], int | float) for row in rows)}
-    return "\n".join(table(texts, width(), numbers))
-
-
-def _cell(value: Any) -> str:
-    if value != value:
-        return "unknown"
-    if isinstance(value, float) and not value.is_integer():
-        return f"{value:.4f}"
-    return f"{int(value):,}" if isinstance(value, int | float) else str(value)
 
 
 # `coterie train`: run a paper's experiment in a run folder.
@@ -228,26 +140,40 @@ def train(
     check_callbacks(own)
     with _opened(paper, experiment.settings, federation) as folder:
         show_data(paper, experiment)
-        run, costs = FederatedRun(federation), Costs()
-        module = FederatedModule(run, values_of(experiment.settings))
+        costs = Costs()
         beside = [costs, GivenAgain(), *_beside(paper, experiment, federation, folder), *own]
         beside.append(_checkpoints(folder, experiment.settings, federation))
         with _interruptible(folder), writing(folder.path, "then go on by --resume"):
-            fit(
-                module,
-                beside,
-                [*_loggers(paper, experiment, federation, folder), *loggers],
-                settings.trainer,
-                ckpt_path=_last(folder),
-                folder=folder.path,
-            )
+            with _reached(experiment, federation, folder.path) as reached:
+                run = FederatedRun(reached)
+                fit(
+                    FederatedModule(run, values_of(experiment.settings)),
+                    beside,
+                    [*_loggers(paper, experiment, federation, folder), *loggers],
+                    settings.trainer,
+                    ckpt_path=_last(folder),
+                    folder=folder.path,
+                )
             check_accepted(run.history)
             if not run.finished:
                 show_stopped(_kept(settings, folder), run.round)
                 return folder.path
+            run = looked_into(run, federation, folder.path)
             experiment.finish(run, folder.path)
         _summarise(experiment, run, folder, costs)
     return folder.path
+
+
+@contextmanager
+def _reached(
+    experiment: Experiment[Any], federation: Federation, folder: Path
+) -> Iterator[Federation]:
+    """The federation with its clients where the settings want them."""
+    if experiment.settings.engine.name == "in-process":
+        yield federation
+        return
+    with in_processes(experiment, federation, folder) as found:
+        yield found
 
 
 def _summarise(

@@ -6,6 +6,7 @@ import sys
 from argparse import SUPPRESS
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def run(argv: Sequence[str]) -> None:
     given = parser.parse_args(list(argv))
     requests, replies = sys.stdin.buffer, sys.stdout.buffer
     with redirect_stdout(sys.stderr):  # for people; replies are for the coordinator
-        _service(given).serve(requests, replies)
+        import_module("coterie.core.engines.worker").serve([_service(given)], requests, replies)
 
 
 def _service(given: Any) -> Any:

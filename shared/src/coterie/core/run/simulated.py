@@ -1,0 +1,192 @@
+"""A simulated federation in processes of this machine, each client's folder below the run's.
+
+The clients' data, secrets and private state are in their folders, none of it in the checkpoint. A
+checkpoint says which parcel the server has heard last of each folder; a resumed run, and whatever
+looks into one, goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.errors import UserError
+from coterie.core.federation.federation import Federation, bounds
+from coterie.core.files import write_json, writing
+from coterie.core.protocol.card import Card
+from coterie.core.run.apart import bound_card, write_folders
+from coterie.core.run.checkpoint import read_checkpoint
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.experiment import Experiment
+from coterie.core.settings.sections import EngineSettings
+
+CLIENTS = "clients"
+"""Folder of the clients' folders, in that of the run."""
+_SERVER = "server.json"  # which run it is, and how often its server was started; written last
+
+
+@contextmanager
+def in_processes(
+    experiment: Experiment[Any], federation: Federation, folder: Path
+) -> Iterator[Federation]:
+    """Put the clients of a federation into processes, which end with the block.
+
+    Args:
+        experiment: of the run.
+        federation: of the experiment.
+        folder: of the run. Clients that have folders in it go on from them.
+
+    Raises:
+        UserError: the folders are of other data or settings, or cannot be written.
+    """
+    engine: EngineSettings = experiment.settings.engine
+    root = folder / CLIENTS
+    server = _server(root)
+    if server is None:
+        server = _written(experiment, federation, root)
+    known = {path.name: ClientFolder(path) for path in _folders(root)}
+    _check_cards(known, bound_card(experiment, federation), folder)
+    server["epoch"] += 1
+    write_json(root / _SERVER, server)
+    exchange = WorkerProcesses(
+        [one.path for one in known.values()],
+        server["run"],
+        processes=count(engine, len(known)),
+        bounds=bounds(engine),
+        deadline=engine.deadline,
+        start=engine.start,
+        epoch=server["epoch"],
+        min_clients=engine.min_clients,
+        patience=engine.patience,
+        expected={name: one.ids for name, one in known.items()},
+    )
+    with exchange:
+        yield replace(federation, exchange=exchange)
+
+
+def count(engine: EngineSettings, most: int) -> int:
+    """How many processes there are, at most one for each folder."""
+    return max(1, min(engine.processes or len(os.sched_getaffinity(0)), most))
+
+
+def shards_of(federation: Federation, processes: int) -> list[Tensor]:
+    """Deal the clients to folders, each ascending: one a client in the list form.
+
+    Where they are stacked, each process gets about the same work, over all blocks.
+    """
+    client = federation.client
+    assert client is not None
+    ids = torch.cat([data.ids for data in federation.blocks])
+    everybody, places = ids.unique(return_inverse=True)
+    if client.form == "list":
+        return list(everybody.split(1))
+    work = torch.zeros(everybody.numel(), dtype=torch.float64)
+    each = [client.work(data) for data in federation.blocks]
+    if any(one is None for one in each):
+        each = [torch.ones(len(data.ids)) for data in federation.blocks]
+    work.index_add_(0, places, torch.cat([one.double() for one in each if one is not None]))
+    order = torch.argsort(work, descending=True, stable=True)
+    # There and back: 0 1 2 2 1 0 0 1 …, so that nobody is always first.
+    turn = torch.arange(order.numel()) % (2 * processes)
+    dealt = torch.minimum(turn, 2 * processes - 1 - turn)
+    shards = [everybody[order[dealt == number]].sort().values for number in range(processes)]
+    return [shard for shard in shards if shard.numel()]
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Read a checkpoint with the private state of all clients, wherever it is kept.
+
+    Raises:
+        UserError: as `coterie.core.run.checkpoint.read_checkpoint`, or the clients' folders are
+            not there, or not as far as the checkpoint.
+    """
+    saved = read_checkpoint(path)
+    run = saved["federation"]
+    if isinstance(run.get("store"), dict) and "heard" in run["store"]:
+        saved["federation"] = run | {"store": _gathered(run["store"], path.parent.parent)}
+    return saved
+
+
+def looked_into(run: FederatedRun, federation: Federation, folder: Path) -> FederatedRun:
+    """Give a run with all its clients in this process, to look into them; itself, if they are.
+
+    Args:
+        run: whose clients are in processes.
+        federation: as it was before `in_processes`.
+        folder: of the run.
+    """
+    if run.federation.exchange is None:
+        return run
+    plain = run.to_plain()
+    found = FederatedRun(federation)
+    found.load_plain(plain | {"store": _gathered(plain["store"], folder)})
+    found.journal = run.journal
+    return found
+
+
+def _gathered(store: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The private states that a server has heard of, out of the folders of a run's clients."""
+    parts = []
+    for name, heard in store["heard"].items():
+        own = ClientFolder(folder / CLIENTS / name)
+        points = {point.name: point for point in own.position().points}
+        if heard not in points:
+            raise UserError(
+                f"the clients in {own.path} are not as far as the checkpoint, or farther by more "
+                "than a round: put back a copy of both, or train anew under another --run.name"
+            )
+        if (state := own.state(points[heard])) is not None:
+            parts.append(state)
+    return {"parts": parts}
+
+
+def _written(experiment: Experiment[Any], federation: Federation, root: Path) -> dict[str, Any]:
+    """Write the folders of the clients; what was left of an earlier attempt goes."""
+    with writing(root):
+        shutil.rmtree(root, ignore_errors=True)
+        root.mkdir(parents=True)
+        shards = shards_of(federation, count(experiment.settings.engine, _clients(federation)))
+        write_folders(experiment, federation, root, shards)
+    return {"run": os.urandom(8).hex(), "epoch": 0}
+
+
+def _clients(federation: Federation) -> int:
+    return int(torch.cat([data.ids for data in federation.blocks]).unique().numel())
+
+
+def _folders(root: Path) -> list[Path]:
+    """The clients' folders, in the order of their numbers."""
+    found = [path for path in root.glob("clients-*") if path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("clients-")))
+
+
+def _server(root: Path) -> dict[str, Any] | None:
+    path = root / _SERVER
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+        return {"run": str(found["run"]), "epoch": int(found["epoch"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: put back a copy of it") from error
+
+
+def _check_cards(known: dict[str, ClientFolder], card: Card, folder: Path) -> None:
+    same = Card.from_json(card.to_json())
+    for one in known.values():
+        if one.card != same:
+            raise UserError(
+                f"the clients of {folder} were written from other data, settings or versions: "
+                "start a new run with another --run.name"
+            )
