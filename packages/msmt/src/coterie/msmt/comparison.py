@@ -10,8 +10,9 @@ import torch
 
 from coterie.core.federation.federation import Federation
 from coterie.core.files import write_text
-from coterie.core.run.checkpoint import BEST, read_checkpoint
+from coterie.core.run.checkpoint import BEST
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.simulated import read_run
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.following import follow
 from coterie.core.tables.jobs import Counting
@@ -149,7 +150,7 @@ def at_best(experiment: Compared, folder: Path) -> Scenarios:
         UserError: the checkpoint is damaged.
     """
     run = FederatedRun(experiment.federation())
-    run.load_plain(read_checkpoint(folder / "checkpoints" / BEST)["federation"])
+    run.load_plain(read_run(folder / "checkpoints" / BEST)["federation"])
     run.retest()
     found = {}
     for task in experiment.task.schema.tasks:

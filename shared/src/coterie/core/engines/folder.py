@@ -22,12 +22,9 @@ which ``serving.lock`` sees to.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from secrets import randbits
 from typing import Any
@@ -38,7 +35,7 @@ from torch import Tensor
 from coterie.core.engines.position import Point, Position
 from coterie.core.errors import UserError, nearest
 from coterie.core.federation.federation import check_constants
-from coterie.core.files import replacing
+from coterie.core.files import replacing, writing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.edition import check_edition, check_messages
@@ -180,13 +177,7 @@ class ClientFolder:
         Raises:
             UserError: the file is damaged.
         """
-        path = self.path / "position.json"
-        if not path.exists():
-            return Position()
-        try:
-            return Position.from_json(_read(path))
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from error
+        return _position(self.path)
 
     def state(self, point: Point) -> Any:
         """Private state at a point, as `coterie.core.federation.store` saves it.
@@ -200,7 +191,8 @@ class ClientFolder:
 
     def tidy(self, position: Position) -> None:
         """Remove append-only entries that no point of a position has."""
-        clear(self.path, [self._state(point.state) for point in position.points])
+        newest = [self._state(point.state) for point in position.points]
+        clear(self.path, [*newest, *self.path.glob("best-*.pt")])
 
     def reply(self, point: Point) -> bytes:
         """What was answered at a point."""
@@ -241,7 +233,7 @@ class ClientFolder:
                     path.unlink(missing_ok=True)
 
     def _state(self, number: int) -> Path:
-        return self.path / f"state-{number}.pt"
+        return self.path / _state_file(number)
 
     def _reply(self, number: int) -> Path:
         return self.path / f"reply-{number}.safetensors"
@@ -272,6 +264,20 @@ def check_one_federation(folders: Sequence[Path]) -> None:
                 f"{path} and {first} hold clients of different federations, or were written from "
                 "different data: write all folders anew from one run"
             )
+
+
+def _state_file(number: int) -> str:
+    return f"state-{number}.pt"
+
+
+def _position(folder: Path) -> Position:
+    path = folder / "position.json"
+    if not path.exists():
+        return Position()
+    try:
+        return Position.from_json(_read(path))
+    except ValueError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
 
 
 def _own(path: Path) -> dict[str, Any]:
@@ -314,39 +320,42 @@ def _replace(path: Path, content: bytes, mode: int = 0o600) -> None:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
-# One process at a time serves a folder; the lock dies with its process.
+# Private state of a run's best round, which its best checkpoint refers to by a parcel's name.
 
-_LOCK = "serving.lock"
-_HANDOVER = 30.0  # seconds that a process which was told to end may take for it
+_BEST = 2  # the newest, and the one before, until the checkpoint is written
 
 
-@contextmanager
-def serving(path: Path) -> Iterator[None]:
-    """Keep every other process from serving a folder meanwhile.
+def keep_best(path: Path, heard: str) -> None:
+    """Keep the private state after the parcel ``heard``, which the newest turn still has.
 
     Raises:
-        UserError: another process serves it and does not end, or there is no such folder.
+        UserError: the folder cannot be written.
     """
-    try:
-        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-    try:
-        until = time.monotonic() + _HANDOVER
-        while not _taken(descriptor):
-            if time.monotonic() > until:
-                raise UserError(f"another process serves the clients in {path}: end that one")
-            time.sleep(0.05)
-        yield
-    finally:
-        os.close(descriptor)
+    point = next((one for one in _position(path).points if one.name == heard), None)
+    best = path / f"best-{heard[:32]}.pt"
+    if point is None or point.state < 0 or best.exists():
+        return
+    with writing(path):
+        os.link(path / _state_file(point.state), best)
+        os.utime(best)
+        kept = sorted(path.glob("best-*.pt"), key=lambda one: one.stat().st_mtime_ns)
+        for old in kept[:-_BEST]:
+            old.unlink()
 
 
-def _taken(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
+def kept_state(path: Path, heard: str) -> Any:
+    """Private state after the parcel ``heard``, newest or best; None where there was none.
+
+    Raises:
+        UserError: the folder is damaged, or has it no more.
+    """
+    for point in _position(path).points:
+        if point.name == heard:
+            return ClientFolder(path).state(point)
+    best = path / f"best-{heard[:32]}.pt"
+    if not best.exists():
+        raise UserError(
+            f"the clients in {path} are not as far as the checkpoint, or farther by more than a "
+            "round: put back a copy of both, or train anew under another --run.name"
+        )
+    return resolve(saved.load(best), path)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.engines.envelope import read_frame, write_frame
-from coterie.core.engines.folder import check_one_federation
+from coterie.core.engines.folder import check_one_federation, keep_best
 from coterie.core.engines.nodes import START, Nodes
 from coterie.core.wire.codec import ProtocolError
 
@@ -58,6 +58,12 @@ class WorkerProcesses(Nodes):
         each = [WorkerProcess(share, start, environment) for share in shares]
         nodes = [FolderNode(folder, each[place % count]) for place, folder in enumerate(folders)]
         super().__init__(nodes, run, start=start, **options)
+        self._folders = folders
+
+    def keep_best(self) -> None:
+        """Keep the private state that the server has heard of, beside the newest."""
+        for member, folder in zip(self.members, self._folders, strict=True):
+            keep_best(folder, member.heard)
 
 
 class FolderNode:

@@ -22,8 +22,9 @@ from typing import Any, BinaryIO
 import torch
 
 from coterie.core.engines.envelope import Parcel, read_frame, refusal, write_frame
-from coterie.core.engines.folder import ClientFolder, serving
+from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
+from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.protocol.client import Client

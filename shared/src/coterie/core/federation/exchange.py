@@ -131,6 +131,13 @@ class Exchange(ABC):
         """Go back to where `mark` was asked; what clients did since is taken back."""
         return
 
+    def keep_best(self) -> None:
+        """The checkpoint that is about to be written is of the best round so far.
+
+        Whoever can reach the clients' folders keeps the private state that they have now for it.
+        """
+        return
+
     @abstractmethod
     def present(self, block: int) -> Tensor:
         """Who takes part in a block, ``(R,)`` int64 ascending."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.folder import ClientFolder, kept_state
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
@@ -137,18 +137,8 @@ def looked_into(run: FederatedRun, federation: Federation, folder: Path) -> Fede
 
 def _gathered(store: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The private states that a server has heard of, out of the folders of a run's clients."""
-    parts = []
-    for name, heard in store["heard"].items():
-        own = ClientFolder(folder / CLIENTS / name)
-        points = {point.name: point for point in own.position().points}
-        if heard not in points:
-            raise UserError(
-                f"the clients in {own.path} are not as far as the checkpoint, or farther by more "
-                "than a round: put back a copy of both, or train anew under another --run.name"
-            )
-        if (state := own.state(points[heard])) is not None:
-            parts.append(state)
-    return {"parts": parts}
+    each = [kept_state(folder / CLIENTS / name, heard) for name, heard in store["heard"].items()]
+    return {"parts": [state for state in each if state is not None]}
 
 
 def _written(experiment: Experiment[Any], federation: Federation, root: Path) -> dict[str, Any]:

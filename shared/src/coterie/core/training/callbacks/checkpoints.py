@@ -129,6 +129,7 @@ class Checkpoints(theirs.Checkpoint):
             return
         trainer.save_checkpoint(self.folder / LAST, storage_options={"entries": self.folder})
         if better:
+            run.exchange.keep_best()
             with replacing(self.folder / BEST) as partial:
                 shutil.copyfile(self.folder / LAST, partial)
 

@@ -1,0 +1,47 @@
+"""One process at a time serves a folder; the lock dies with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coterie.core.errors import UserError
+
+_LOCK = "serving.lock"
+_HANDOVER = 30.0  # seconds that a process which was told to end may take for it
+
+
+@contextmanager
+def serving(path: Path) -> Iterator[None]:
+    """Keep every other process from serving a folder meanwhile.
+
+    Raises:
+        UserError: another process serves it and does not end, or there is no such folder.
+    """
+    try:
+        descriptor = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        until = time.monotonic() + _HANDOVER
+        while not _taken(descriptor):
+            if time.monotonic() > until:
+                raise UserError(f"another process serves the clients in {path}: end that one")
+            time.sleep(0.05)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
