@@ -105,7 +105,9 @@ def test_folders_hold_nobody_elses_samples(tmp_path: Path) -> None:
     given = experiment({}, tmp_path)
     data = given.task.clients
     shards = list(data.ids.split(1))
-    for j, folder in enumerate(write_folders(given, given.federation(), tmp_path / "clients", shards)):
+    for j, folder in enumerate(
+        write_folders(given, given.federation(), tmp_path / "clients", shards)
+    ):
         held = b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
         for other in range(2):
             numbers = data.train.take(torch.tensor([other])).samples["numbers"]
