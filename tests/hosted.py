@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,12 @@ class TakenApart:
         write_server(experiment, whole, root / "server", names)
         card = Card.from_json((root / "server" / "card.json").read_text())
         return TakenApart(folders, root / "server", card, names)
+
+    def copied(self, root: Path) -> TakenApart:
+        """The same folders elsewhere."""
+        shutil.copytree(self.server.parent, root)
+        folders = [root / "clients" / folder.name for folder in self.folders]
+        return replace(self, folders=folders, server=root / "server")
 
     @property
     def known(self) -> dict[str, Any]:

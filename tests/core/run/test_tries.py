@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 import torch
 from tests.core.run.test_apart import CASES, experiment, measured
 from tests.flaky import FlakyHosts, once
-from tests.hosted import TakenApart, bits
+from tests.hosted import Sharded, TakenApart, bits
 
 from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
+from coterie.core.federation.exchange import Answers
+from coterie.core.run.driver import FederatedRun
 
 CASES["spanning"] = ("f3crec", {"model.dim": 4, "rounds": 2, "participation": 0.5})
 TURN = {"spanning": 3, "scaffold": 2, "mtal": 2}
@@ -80,12 +83,13 @@ def taken_apart(name: str, root: Path) -> TakenApart:
 @pytest.fixture(scope="module", params=list(TURN))
 def undisturbed(request, tmp_path_factory):
     """A case, what comes of it, and its steps in the round that will go wrong."""
-    name = request.param
-    course = Course(taken_apart(name, tmp_path_factory.mktemp(name)), min_clients=1.0)
+    name, root = request.param, tmp_path_factory.mktemp(request.param)
+    apart = taken_apart(name, root / "fresh")
+    course = Course(apart.copied(root / "used"), min_clients=1.0)
     for _ in range(ROUNDS[name]):
         course.advance()
     steps = [step for step, turn, _ in course.nodes.hosts[1].heard if turn == TURN[name]]
-    return name, course.outcome(), list(dict.fromkeys(steps))
+    return name, apart, course.outcome(), list(dict.fromkeys(steps))
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "server killed"])
@@ -93,10 +97,10 @@ def undisturbed(request, tmp_path_factory):
 def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
     undisturbed, how, killed, tmp_path
 ):
-    name, expected, steps = undisturbed
+    name, apart, expected, steps = undisturbed
     assert set(steps) >= STEPS[name], steps
     for step in steps:
-        course = Course(taken_apart(name, tmp_path / step), min_clients=1.0)
+        course = Course(apart.copied(tmp_path / step), min_clients=1.0)
         course.nodes.hosts[1].fault = once(step, TURN[name], how)
         course.nodes.patience = 1 if killed else 3
         while course.run.round < ROUNDS[name]:
@@ -109,3 +113,103 @@ def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
         found = course.outcome()
         for part in expected:
             assert found[part] == expected[part], (step, part)
+
+
+class Absent(Sharded):
+    """Clients in one process of whom some give no answer, and yet do what they must not miss.
+
+    Attributes:
+        gone: ids of those.
+        since, until: step of a turn from which on they are gone, and the turn in which they are
+            back.
+    """
+
+    gone: torch.Tensor
+    since: tuple[int, str]
+    until: int
+    turn = 0
+    fell = False
+
+    def begin(self, turn: int, attempt: int) -> None:
+        self.turn = turn
+
+    @property
+    def away(self) -> bool:
+        return self.fell and self.turn < self.until
+
+    def present(self, block):
+        ids = super().present(block)
+        return ids[~torch.isin(ids, self.gone)] if self.away else ids
+
+    def ask(self, request):
+        self.fell |= (self.turn, request.step.name) == self.since
+        if not self.away:
+            yield from super().ask(request)
+            return
+        lost = torch.isin(request.ids, self.gone)
+        yield from super().ask(dataclasses.replace(request, ids=request.ids[~lost]))
+        if request.waits:
+            own = super().present(request.when[0]) if request.everyone else request.ids
+            ids = own[torch.isin(own, self.gone)]
+            self.enrol(ids, request.when[0])
+            for _ in super().ask(dataclasses.replace(request, ids=ids)):
+                pass
+        refused = dict.fromkeys(request.ids[lost].tolist(), "it gave no answer")
+        if refused:
+            yield Answers(request.ids[:0], None, refused, silent=True)
+
+
+MISSING = {
+    "best": ("spanning", (1, "keep_best"), 3),
+    "end of a block": ("spanning", (2, "end_block"), 4),
+    "start of a block": ("spanning", (3, "start_block"), 5),
+    "two blocks": ("spanning", (1, "update"), 5),
+    "peers of an organisation": ("mtal", (1, "meet"), 3),
+    "one's neighbours": ("fedpergnn", (2, "meet"), 4),
+    "a network for all": ("fedpergnn", (1, "remember"), 3),
+}
+
+
+@pytest.mark.parametrize("case", MISSING)
+def test_what_a_client_missed_is_made_up_for_when_it_is_back(case, tmp_path):
+    name, since, until = MISSING[case]
+    given = experiment(name, tmp_path)
+    given = type(given)(
+        dataclasses.replace(
+            given.settings, rounds=until if name == "mtal" else given.settings.rounds
+        )
+    )
+    whole = given.federation()
+    ids = torch.cat([data.ids for data in whole.blocks]).unique()
+    shards = list(ids.split(1)) if whole.client.form == "list" else [ids[n::3] for n in range(3)]
+    inside = FederatedRun(whole)
+    inside.exchange = Absent(
+        whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
+    )
+    inside.exchange.gone, inside.exchange.since, inside.exchange.until = shards[1], since, until
+    course = Course(TakenApart.of(given, tmp_path, shards, whole))
+    gone: list[int] = []
+
+    def fault(step, parcel):
+        turn = parcel.header.turn
+        if (turn, step) == since:
+            gone.append(turn)
+        return "lost" if gone and turn < until else None
+
+    course.nodes.hosts[1].fault = fault
+    scalars = []
+    while not inside.finished and inside.round < until + 1:
+        inside.advance()
+        scalars.append(dict(inside.journal.scalars))
+        course.advance()
+        if inside.round == until - 1:
+            saved = course.run.to_plain()["store"]
+            assert saved["waiting"]["clients-1"]
+            course.checkpoint()
+            course.restarted(epoch=1)  # what waits is in the checkpoint
+    assert gone
+    assert measured(course.scalars) == measured(scalars)
+    assert bits(course.run.server_state) == bits(inside.server_state)
+    for folder, shard in zip(course.apart.folders, shards, strict=True):
+        there = shard[~torch.isin(shard, inside.store.newcomers(shard))]
+        assert bits(ClientHost(folder).exchange.store.take(there)) == bits(inside.store.take(there))

@@ -174,10 +174,9 @@ class Nodes(Exchange):
             elif request.waits:
                 member.waiting.append(message)
             yield answers
-        strange = request.ids[~torch.isin(request.ids, torch.cat(found))]
-        if strange.numel():
-            refused = dict.fromkeys(strange.tolist(), "no node has said that it has this client")
-            yield Answers(strange[:0], None, refused)
+        for one in request.ids[~torch.isin(request.ids, torch.cat(found))].tolist():
+            why = "no node has said that it has this client"
+            yield Answers(request.ids[:0], None, {one: why}, silent=True)
 
     def check(self, heard: Heard) -> None:
         """Check that enough have answered an ask.
