@@ -330,13 +330,19 @@ class Nodes(Exchange):
         return min(math.ceil(round(share * clients, 9)), clients)
 
     def _check_present(self, here: int, block: int) -> None:
-        away = sum(one.count(block) for one in self.members if one.away)
-        self._everybody = here + away
-        least = max(self._least(self._everybody), 1)
-        if self._everybody and here < least:
+        """Check that enough clients are there, and that as many exist as are demanded."""
+        everybody = here + sum(one.count(block) for one in self.members if one.away)
+        is_first, self._everybody = not self._everybody, everybody
+        wanted = self._min_clients or 0
+        if is_first and wanted > max(everybody, 1):
+            raise UserError(
+                f"'engine.min_clients' demands {wanted:g} clients, and there are {everybody}"
+            )
+        least = max(self._least(everybody), 1)
+        if everybody and here < least:
             named = ", ".join(f"{one.node.name} ({one.why})" for one in self.members if one.away)
             raise TooFew(
-                f"{here} of {self._everybody} clients are there, and the run demands {least}; "
+                f"{here} of {everybody} clients are there, and the run demands {least}; "
                 f"away: {named}"
             )
 
