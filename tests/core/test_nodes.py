@@ -59,7 +59,7 @@ def sleepy(root: Path, **options: Any) -> tuple[Nodes, list[Sleepy]]:
 
 
 def test_all_nodes_have_one_deadline_and_nobody_is_waited_for_twice(tmp_path):
-    exchange, nodes = sleepy(tmp_path, deadline=0.5)
+    exchange, nodes = sleepy(tmp_path, deadline=1.2)
     with exchange:
         exchange.begin(1, 0)
         asked = cohort(exchange)
@@ -68,17 +68,19 @@ def test_all_nodes_have_one_deadline_and_nobody_is_waited_for_twice(tmp_path):
         began = time.monotonic()
         replies = asked.ask(STEPS["update"], slope())
         took = time.monotonic() - began
-        assert 0.5 <= took < 0.5 + SLACK
+        assert 1.2 <= took < 1.2 + SLACK
         assert replies.ids.tolist() == [11]
         assert replies.failed == dict.fromkeys((3, 8), "it gave no answer")
         calls, began = nodes[0].asked, time.monotonic()
         assert asked.ask(STEPS["measure"], slope()).ids.tolist() == [11]
-        assert time.monotonic() - began < 0.4  # those who were late are not asked again
+        assert time.monotonic() - began < SLACK  # those who were late are not asked again
+        assert exchange.present(0).tolist() == [11]
+        assert time.monotonic() - began < SLACK
         assert nodes[0].asked == calls
         began = time.monotonic()
         exchange.begin(2, 0)
         assert exchange.present(0).tolist() == [11]  # nor waited for
-        assert time.monotonic() - began < 0.4
+        assert time.monotonic() - began < SLACK
         for node in nodes:
             node.awake.set()
         _wait_for(lambda: exchange.members[0].question.reply.done())
@@ -276,7 +278,8 @@ def test_what_a_client_says_of_itself_is_cut_and_printable(tmp_path):
 
 def test_another_request_in_the_same_place_has_other_noise(tmp_path):
     """Else the difference of what two tries upload would be free of it."""
-    for name, settings in (("plain", {}), ("noisy", NOISE)):
+    clipped = {"privacy.clip": NOISE["privacy.clip"]}
+    for name, settings in (("clipped", clipped), ("noisy", NOISE)):
         paths = folders(tmp_path / name, card=Card("toy", settings))
         ups = []
         for attempt, down in enumerate((slope(), slope(1), slope())):
@@ -285,7 +288,7 @@ def test_another_request_in_the_same_place_has_other_noise(tmp_path):
             ups.append(cohort(exchange).ask(STEPS["update"], down).up.change["linear.w"])
         first, second, again = ups
         assert torch.equal(first, again)  # the same request has the same answer
-        if name == "plain":
+        if name == "clipped":
             clean = first - second
         else:
             assert not torch.allclose(first - second, clean, atol=1e-4)

@@ -115,6 +115,11 @@ def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
             assert found[part] == expected[part], (step, part)
 
 
+FOR_ALL = {"keep_best", "start_block", "end_block", "remember"}
+MADE_UP = FOR_ALL | {"meet"}
+"""Steps that change what a client has and that the server does not wait for; a block's end."""
+
+
 class Absent(Sharded):
     """Clients in one process of whom some give no answer, and yet do what they must not miss.
 
@@ -148,8 +153,9 @@ class Absent(Sharded):
             return
         lost = torch.isin(request.ids, self.gone)
         yield from super().ask(dataclasses.replace(request, ids=request.ids[~lost]))
-        if request.waits:
-            own = super().present(request.when[0]) if request.everyone else request.ids
+        if request.step.name in MADE_UP:
+            for_all = request.step.name in FOR_ALL
+            own = super().present(request.when[0]) if for_all else request.ids
             ids = own[torch.isin(own, self.gone)]
             self.enrol(ids, request.when[0])
             for _ in super().ask(dataclasses.replace(request, ids=ids)):
