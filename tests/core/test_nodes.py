@@ -75,6 +75,7 @@ def test_all_nodes_have_one_deadline_and_nobody_is_waited_for_twice(tmp_path):
         assert asked.ask(STEPS["measure"], slope()).ids.tolist() == [11]
         assert time.monotonic() - began < SLACK  # those who were late are not asked again
         assert exchange.present(0).tolist() == [11]
+        assert exchange.members[0].question is None
         assert time.monotonic() - began < SLACK
         assert nodes[0].asked == calls
         began = time.monotonic()
