@@ -43,7 +43,7 @@ def exchange(kind: str, privacy: dict, folder) -> InProcess | Hosts:
 
 
 def ask(found: InProcess | Hosts, **options):
-    cohort = ExchangeCohort(found, IDS, (0, 1), Ledger(), Journal())
+    cohort = ExchangeCohort(found, found.present(0), (0, 1), Ledger(), Journal())
     cohort.enrol()
     replies = cohort.ask(STEPS["update"], Slope({"linear.w": torch.zeros(D)}), **options)
     up = {row["field"]: row["bytes"] for row in cohort.ledger.rows() if row["direction"] == "up"}

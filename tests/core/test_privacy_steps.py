@@ -82,7 +82,7 @@ def cohort(settings, exchange=None, number=1):
     exchange = exchange or InProcess(
         Organisation(), federation().blocks, SECRET.fold, middleware=layers(settings)
     )
-    found = ExchangeCohort(exchange, IDS, (0, number), Ledger(), Journal())
+    found = ExchangeCohort(exchange, exchange.present(0), (0, number), Ledger(), Journal())
     found.enrol()
     return found
 
@@ -215,7 +215,7 @@ def test_what_is_folded_before_it_comes_counts_the_same(tmp_path):
     folders = make_folders(tmp_path, {0: data}, SECRET, [IDS[:1], IDS[1:]])
     with Hosts(folders, Liars(0, None)) as hosts:
         for exchange in (hosts, InProcess(Liars(0, None), {0: data}, SECRET.fold, 2)):
-            asked = ExchangeCohort(exchange, IDS, (0, 1), Ledger(), Journal())
+            asked = ExchangeCohort(exchange, exchange.present(0), (0, 1), Ledger(), Journal())
             asked.enrol()
             down = Model({"w": torch.zeros(20, 8)})
             asked.ask(Liars.steps()["update"], down, reduce=Sum())

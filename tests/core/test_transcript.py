@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ import torch
 from tests.core.liars import Liars, Model
 from tests.core.liars import Own as Data
 from tests.core.relays import ROWS, Organisation, federation
+from tests.flaky import FlakyHosts, once
 from tests.hosted import Hosts, each_alone, make_folders
 
 from coterie.core.cli.main import main
@@ -222,16 +224,23 @@ def test_a_file_that_is_too_short_or_missing_is_refused_in_one_line(tmp_path):
         TranscriptFile(tmp_path).on_train_start(None, SimpleNamespace(run=run))
 
 
-def test_worker_processes_give_the_same_transcript(tmp_path):
-    """The hashes are of what the server receives: what came through bytes."""
+@pytest.mark.parametrize("tries", [1, 2])
+def test_worker_processes_give_the_same_transcript(tries, tmp_path):
+    """The hashes are of what the server receives: what came through bytes, of the try that counts.
+
+    That a round was tried again leaves no trace in it.
+    """
     train(tmp_path / "inside")
     data = {b: one for b, one in enumerate(federation(IDS).blocks)}
     ids = torch.tensor(IDS)
     run = FederatedRun(federation(IDS, ROUNDS, blocks=BLOCKS))
     folders = make_folders(tmp_path / "c", data, run.secret, each_alone(ids), form="list")
-    with Hosts(folders, Organisation()) as hosts:
-        outside = FederatedRun(run.federation, hosts)
+    with FlakyHosts(folders, Organisation(), min_clients=1.0) as hosts:
+        if tries > 1:
+            hosts.hosts[1].fault = once("fit", 2, "late")
+        outside = FederatedRun(replace(run.federation, exchange=hosts))
         fit(outside, [TranscriptFile(tmp_path / "outside")])
+        assert max(attempt for _, _, attempt in hosts.hosts[1].heard) == tries - 1
     assert lines(tmp_path / "outside") == lines(tmp_path / "inside")
     assert altered(lines(tmp_path / "outside")) == []
 
@@ -266,7 +275,7 @@ USERS = Data(torch.tensor(IDS))
 def asked(exchange, down, fold=None):
     ledger = Ledger()
     found = heard(ledger)
-    cohort = ExchangeCohort(exchange, USERS.ids, (0, 3), ledger, Journal())
+    cohort = ExchangeCohort(exchange, exchange.present(0), (0, 3), ledger, Journal())
     cohort.enrol()
     ledger.begin_round(0, 3)
     cohort.ask(Liars.steps()["update"], down, reduce=fold)

@@ -13,6 +13,7 @@ from tests.core.run.test_apart import CASES, experiment, measured
 from tests.flaky import FlakyHosts, once
 from tests.hosted import Sharded, TakenApart, bits
 
+from coterie.core.engines.envelope import Parcel
 from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers
@@ -113,6 +114,34 @@ def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
         found = course.outcome()
         for part in expected:
             assert found[part] == expected[part], (step, part)
+
+
+def test_a_run_ends_after_so_many_tries_and_can_go_on(tmp_path, caplog):
+    """In one line; what it has is as before the round, and goes on once the client is back."""
+    course = Course(taken_apart("scaffold", tmp_path), min_clients=6, patience=2)
+    course.advance()
+    before = deepcopy(course.run.to_plain())
+    tries: list[tuple[int, int]] = []
+
+    def gone(step: str, parcel: Parcel) -> str | None:
+        tries.append((parcel.header.turn, parcel.header.attempt))
+        return "lost"
+
+    course.nodes.hosts[2].fault = gone
+    with pytest.raises(UserError, match="round 2 was tried 2 times in vain") as told:
+        course.advance()
+    assert "away: clients-2 (it gave no answer)" in str(told.value)
+    assert "--resume" in str(told.value)
+    assert set(tries) == {(2, 0), (2, 1)}
+    assert [one.message for one in caplog.records if "tried again" in one.message]
+    after = course.run.to_plain()
+    assert bits(after["server"]) == bits(before["server"])
+    assert {n: after[n] for n in ("round", "history", "ledger", "store")} == {
+        n: before[n] for n in ("round", "history", "ledger", "store")
+    }
+    course.nodes.hosts[2].fault = lambda step, parcel: None
+    course.advance()
+    assert course.run.round == 2
 
 
 FOR_ALL = {"keep_best", "start_block", "end_block", "remember"}
