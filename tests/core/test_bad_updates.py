@@ -132,6 +132,10 @@ def _changed(reply, **changes):
     return encode(up, dataclasses.replace(header, **changes))
 
 
+def _claims(reply: bytes, *clients: int) -> bytes:
+    return _changed(reply, clients=torch.tensor(clients, dtype=torch.int64))
+
+
 def _lying_header(reply: bytes) -> bytes:
     """The shape says more than there are bytes."""
     return reply.replace(b'"shape":[1,20,8]', b'"shape":[1,99,8]', 1)
@@ -142,10 +146,12 @@ FORGERIES = {
     "nothing": lambda f, request, reply: b"",
     "pickle": lambda f, request, reply: pickle.dumps({"w": 1}),
     "a header that lies": lambda f, request, reply: _lying_header(reply),
-    "in another's name": lambda f, request, reply: _changed(reply, clients=(2,)),
-    "in its own and another's": lambda f, request, reply: _changed(reply, clients=(5, 2)),
-    "twice": lambda f, request, reply: _changed(reply, clients=(5, 5)),
-    "for more than it has": lambda f, request, reply: _changed(reply, clients=()),
+    "in another's name": lambda f, request, reply: _claims(reply, 2),
+    "in its own and another's": lambda f, request, reply: _changed(
+        reply, clients=torch.tensor([5, 2])
+    ),
+    "twice": lambda f, request, reply: _claims(reply, 5, 5),
+    "for more than it has": lambda f, request, reply: _claims(reply),
     "of an earlier round": lambda f, request, reply: f.seen[0],
     "folded unasked": lambda f, request, reply: _changed(reply, folded=True),
     "followed by more": lambda f, request, reply: reply + b" " * (1 << 20),

@@ -17,7 +17,7 @@ from tests.flaky import FlakyHosts
 from tests.hosted import Here, Hosts, bits, each_alone, make_folders
 
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.engines.envelope import ReplyHeader
+from coterie.core.engines.envelope import NOBODY, ReplyHeader
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.nodes import Nodes
@@ -267,7 +267,7 @@ def test_what_a_client_says_of_itself_is_cut_and_printable(tmp_path):
 
     def chatty(parcel: bytes, seconds: float | None) -> bytes | None:
         up, header = decode(Here.ask(node, parcel, seconds), None, header=ReplyHeader)
-        long = replace(header, clients=(), refused={"3": "\x1b[2J" + "no " * 200})
+        long = replace(header, clients=NOBODY, refused={"3": "\x1b[2J" + "no " * 200})
         return encode(up, long)
 
     node.ask = chatty

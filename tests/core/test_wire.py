@@ -188,6 +188,24 @@ def test_union_of_messages_is_told_apart_by_class():
     assert isinstance(decode(encode(table(), HEADER), Measured | Table)[0], Table)
 
 
+@dataclass(frozen=True)
+class WithIds:
+    """A header that has tensors of its own, under the names of the message's."""
+
+    loss: torch.Tensor
+    step: str
+
+
+def test_tensors_of_the_header_are_not_those_of_the_message():
+    header = WithIds(torch.arange(3), "x")
+    data = encode(Measured(torch.ones(2)), header)
+    message, found = decode(data, Measured, header=WithIds)
+    assert message.loss.tolist() == [1.0, 1.0]
+    assert found.loss.tolist() == peek(data, header=WithIds).loss.tolist() == [0, 1, 2]
+    with pytest.raises(ProtocolError, match="header: field 'nonce' is missing"):
+        decode(data, Measured)
+
+
 def test_peek_reads_the_header():
     assert peek(encode(everything(), Header("a", ()))) == Header("a", ())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_bo
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
 from coterie.core.engines.envelope import (
+    NOBODY,
     Parcel,
     ParcelHeader,
     ReplyHeader,
@@ -77,7 +79,8 @@ def request(
     """A parcel of one request; ``since`` is one of those or its name."""
     epoch, turn, attempt = order
     message = encode(
-        down if step != "update" or down else slope(), RequestHeader(*when, draw, step, (client,))
+        down if step != "update" or down else slope(),
+        RequestHeader(*when, draw, step, torch.tensor([client])),
     )
     name = name_of(since) if isinstance(since, bytes) else since
     return Parcel(ParcelHeader(run, name, epoch, turn, attempt), (message,)).to_bytes()
@@ -110,6 +113,7 @@ def cohort(exchange, number=1):
 
 
 STEPS = LinearClient.steps()
+HEADER_FIELDS = dataclasses.fields(RequestHeader)
 
 
 def test_all_steps_give_the_same_bits(tmp_path):
@@ -227,7 +231,10 @@ def after(*, when=(0, 3), order=(0, 3, 0), **changes) -> bytes:
         (after(step="forget", down=slope()), "expected NoneType"),
         (after(step="measure"), "expected Slope"),
         (b"junk", "not a message"),
-        (encode(None, RequestHeader(0, 3, 0, "update", (3,))), "expected Messages"),
+        (
+            encode(None, RequestHeader(0, 3, 0, "update", torch.tensor([3]))),
+            "field 'run' is missing",
+        ),
     ],
 )
 def test_requests_that_are_old_or_wrong_are_refused_and_change_nothing(tmp_path, late, why):
@@ -295,6 +302,16 @@ def missed(*requests, order=(0, 4, 0), since=FIRST) -> bytes:
     return Parcel(ParcelHeader("a run", name_of(since), *order), messages).to_bytes()
 
 
+@pytest.mark.parametrize("clients", [torch.ones(1), torch.ones(1, 1, dtype=torch.int64)])
+def test_ids_are_whole_numbers_in_a_row(clients):
+    forged = dataclasses.make_dataclass("Forged", [one.name for one in HEADER_FIELDS])
+    data = encode(None, forged(0, 1, 0, "update", clients, False, None))
+    with pytest.raises(ProtocolError, match="not int64 in one axis"):
+        peek(data, header=RequestHeader)
+    fine = encode(None, forged(0, 1, 0, "update", torch.tensor([3]), False, None))
+    assert peek(fine, header=RequestHeader).clients.tolist() == [3]
+
+
 def test_what_was_missed_comes_with_the_next_request_in_order(tmp_path):
     found, straight = host(tmp_path), host(tmp_path / "straight")
     requests = [request(step="forget", when=(0, 2)), request(when=(0, 3)), request(when=(0, 4))]
@@ -319,7 +336,7 @@ def test_what_was_missed_comes_with_the_next_request_in_order(tmp_path):
 def test_who_takes_no_part_in_a_block_has_missed_nothing_of_it(tmp_path):
     found = host(tmp_path)
     found.answer(FIRST)
-    header = RequestHeader(7, 1, 0, "forget", ())  # everybody who takes part in block 7
+    header = RequestHeader(7, 1, 0, "forget", NOBODY)  # everybody who takes part in block 7
     parcel = Parcel(
         ParcelHeader("a run", name_of(FIRST), 0, 2, 0),
         (encode(None, header), Parcel.read(request(when=(0, 2))).messages[0]),
@@ -463,7 +480,7 @@ def test_a_state_that_is_not_finite_is_rolled_back(tmp_path):
     found = host(tmp_path)
     found.answer(FIRST)
     reply: ReplyHeader = peek(found.answer(request("explode", since=FIRST)), header=ReplyHeader)
-    assert reply.clients == ()
+    assert reply.clients.tolist() == []
     assert "NaN or infinity in private state" in reply.refused["3"]
     assert visits(found.folder.path) == 1
 

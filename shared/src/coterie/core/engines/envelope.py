@@ -18,6 +18,7 @@ from torch import Tensor
 from coterie.core.wire.annotations import Nest
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, decode, encode, peek
 
+NOBODY = torch.empty(0, dtype=torch.int64)
 ENROL, PRESENT = "@enrol", "@present"
 _LENGTH = 8
 LONGEST_WORDS = 200
@@ -33,8 +34,8 @@ class RequestHeader:
         round: in the block.
         draw: how many asks for this step came before in the round; folded into the clients' keys.
         step: what is asked for; ``ENROL`` and ``PRESENT`` are no steps.
-        clients: ids of those who are asked; none stands for all of the folder that take part in the
-            block, where the clients have missed what everybody was asked.
+        clients: ``(C,)`` int64 ids of those who are asked; none stands for all of the folder that
+            take part in the block, where the clients have missed what everybody was asked.
         one_each: whether the message is stacked over them.
         fold: what to make of the uploads before they leave, by name and fields; None for nothing.
     """
@@ -43,9 +44,12 @@ class RequestHeader:
     round: int
     draw: int
     step: str
-    clients: tuple[int, ...]
+    clients: Tensor
     one_each: bool = False
     fold: dict[str, Nest] | None = None
+
+    def __post_init__(self) -> None:
+        _check_ids(self.clients)
 
     @property
     def when(self) -> tuple[int, int]:
@@ -95,7 +99,7 @@ class Parcel:
 
     Example:
         >>> from dataclasses import replace
-        >>> asked = encode(None, RequestHeader(0, 1, 0, "update", (3,)))
+        >>> asked = encode(None, RequestHeader(0, 1, 0, "update", torch.tensor([3])))
         >>> parcel = Parcel(ParcelHeader("trial"), (asked,))
         >>> again = Parcel(replace(parcel.header, attempt=1), (asked,))
         >>> parcel.name == again.name, Parcel.read(again.to_bytes()) == again
@@ -148,7 +152,7 @@ class ReplyHeader:
 
     Attributes:
         request: name of the parcel.
-        clients: ids of those whose answer counts, in the order in which they were asked.
+        clients: ``(A,)`` int64 ids of those whose answer counts, as they stand in the upload.
         refused: id -> why its answer does not count.
         folded: whether the uploads are folded.
         sizes: field -> bytes of the uploads before they were folded; empty where they are not.
@@ -157,18 +161,26 @@ class ReplyHeader:
     """
 
     request: str
-    clients: tuple[int, ...]
+    clients: Tensor
     refused: dict[str, str]
     folded: bool = False
     sizes: dict[str, int] | None = None
     why: str = ""
     about: dict[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        _check_ids(self.clients)
+
+
+def _check_ids(clients: Tensor) -> None:
+    if clients.dtype != torch.int64 or clients.dim() != 1:
+        raise ValueError("ids of clients are not int64 in one axis")
+
 
 def refusal(parcel: Parcel | None, why: str) -> bytes:
     """A reply to a parcel of which nothing was done."""
     name = "" if parcel is None else parcel.name
-    return encode(None, ReplyHeader(name, (), {}, why=why))
+    return encode(None, ReplyHeader(name, NOBODY, {}, why=why))
 
 
 def words(said: str) -> str:

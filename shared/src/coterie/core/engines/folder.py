@@ -38,7 +38,6 @@ from coterie.core.federation.federation import check_constants
 from coterie.core.files import replacing, writing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.edition import check_edition, check_messages
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
 from coterie.core.tensors.keys import Key
@@ -131,9 +130,7 @@ class ClientFolder:
 
         Raises:
             UserError: there is no such half here, or the card does not suit it.
-            Misfit: the card was written by other versions.
         """
-        check_edition(self.card)
         half = self._half or find_paper(self.card.paper).maker
         if half is None:
             raise UserError(f"paper '{self.card.paper}' has no client half that can be made here")
@@ -147,7 +144,6 @@ class ClientFolder:
             raise UserError(f"{self.path / 'card.json'} does not suit '{half}': {error}") from error
         if not isinstance(client, Client):
             raise UserError(f"'{half}' gives no Client")
-        check_messages(self.card, client.steps())
         if self.card.constants:
             check_constants(self.card.constants, client.constants())
         return client

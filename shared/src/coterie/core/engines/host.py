@@ -18,6 +18,7 @@ from torch import Tensor
 
 from coterie.core.engines.envelope import (
     ENROL,
+    NOBODY,
     PRESENT,
     Parcel,
     ReplyHeader,
@@ -31,6 +32,7 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import field_sizes
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.edition import check_edition, check_messages
 from coterie.core.protocol.messages import Aligned, AnyStep
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
 from coterie.core.settings.schema import build
@@ -47,12 +49,15 @@ class ClientHost:
     The client half is made from the card, unless it is given.
 
     Raises:
-        UserError: the folder is not complete, or was written by other versions than these.
+        UserError: the folder is not complete.
+        Misfit: its card was written by other versions than these.
     """
 
     def __init__(self, path: Path, client: Client[Any, Any] | None = None) -> None:
         self.folder = ClientFolder(path)
+        check_edition(self.folder.card)
         self.client = client or self.folder.client()
+        check_messages(self.folder.card, self.client.steps())
         self._blocks = _Blocks(self.folder, self.client)
         self.position = self.folder.position()
         self.folder.tidy(self.position)
@@ -101,14 +106,14 @@ class ClientHost:
         """Who takes part in a block, and what the server must know before it asks for a step."""
         card = hashlib.sha256(self.folder.card.to_json().encode()).hexdigest()
         about = {"run": self.position.run, "card": card}
-        ids = tuple(self._of_block(asked.block).tolist())
+        ids = self._of_block(asked.block)
         return encode(None, ReplyHeader(parcel.name, ids, {}, about=about))
 
     def _of_block(self, block: int) -> Tensor:
         try:
             return self.exchange.present(block)
         except KeyError:
-            return torch.empty(0, dtype=torch.int64)
+            return NOBODY
 
     def _again(self, parcel: Parcel, done: Point) -> bytes:
         """What was answered before, also where it is a later try that asks."""
@@ -131,7 +136,7 @@ class ClientHost:
     def _catch_up(self, header: RequestHeader, message: bytes) -> None:
         """Do what the clients have missed; nobody waits for their answer any more."""
         here = self._of_block(header.block)
-        known = self.folder.known(torch.tensor(header.clients, dtype=torch.int64))
+        known = self.folder.known(header.clients)
         ids = known[torch.isin(known, here)] if known.numel() else here
         if ids.numel():
             request = self._request(header, message, ids)
@@ -139,7 +144,7 @@ class ClientHost:
                 pass
 
     def _answered(self, parcel: Parcel, asked: RequestHeader) -> bytes:
-        ids = self.folder.known(torch.tensor(asked.clients, dtype=torch.int64))
+        ids = self.folder.known(asked.clients)
         if asked.step == ENROL:
             self._check_block(asked.block)
             return self._reply(parcel, self.exchange.enrol(ids, asked.block))
@@ -154,8 +159,7 @@ class ClientHost:
         if (step := self.client.steps().get(header.step)) is None:
             raise ProtocolError(f"{type(self.client).__name__} has no step {header.step!r}")
         down: Any = decode(message, step.down, header=RequestHeader)[0]
-        asked = torch.tensor(header.clients, dtype=torch.int64)
-        sent = Aligned(asked, down) if header.one_each else down
+        sent = Aligned(header.clients, down) if header.one_each else down
         fold = None if header.fold is None else _fold(header.fold)
         self._check_block(header.block)
         self.exchange.enrol(ids, header.block)
@@ -171,7 +175,7 @@ class ClientHost:
         up: Any = None
         sizes = Counter[str]()
         refused: dict[int, str] = {}
-        ids = torch.empty(0, dtype=torch.int64)
+        ids = NOBODY
         for part in parts:
             if fold is not None:
                 sizes.update({} if part.up is None else field_sizes(part.up))
@@ -195,8 +199,7 @@ class ClientHost:
         sizes: dict[str, int] | None = None,
     ) -> bytes:
         why = {str(client): reason for client, reason in (refused or {}).items()}
-        clients = tuple(ids.tolist())
-        return encode(up, ReplyHeader(parcel.name, clients, why, sizes is not None, sizes))
+        return encode(up, ReplyHeader(parcel.name, ids, why, sizes is not None, sizes))
 
     def _keep(
         self, parcel: Parcel, asked: RequestHeader, place: int, reply: bytes, changed: bool

@@ -99,13 +99,13 @@ class Judge:
 
     def _who(self, header: ReplyHeader) -> tuple[Tensor, dict[int, str]]:
         """Whose answers are in the reply, and why those of others are not."""
-        asked, claimed = self.ids.tolist(), list(header.clients)
-        known = {str(client): client for client in asked}
-        if len(set(claimed)) < len(claimed) or not set(claimed) <= set(asked):
+        claimed = header.clients
+        counts = torch.isin(self.ids, claimed)
+        if int(counts.sum()) != claimed.numel():
             raise ProtocolError("the reply is in the name of clients who were not asked")
-        why = {known[one]: words(said) for one, said in header.refused.items() if one in known}
-        left = {c: why.get(c, SILENT) for c in asked if c not in set(claimed)}
-        return torch.tensor(claimed, dtype=torch.int64), left
+        left = self.ids[~counts].tolist()
+        why = {one: header.refused.get(str(one), SILENT) for one in left}
+        return claimed, {one: words(said) for one, said in why.items()}
 
     def _most_bytes(self) -> int:
         """The most that a reply can take, where the form says so."""

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from coterie.core.engines.envelope import Parcel, ParcelHeader
+from coterie.core.engines.envelope import NOBODY, Parcel, ParcelHeader
 from coterie.core.federation.exchange import Request
 from coterie.core.protocol.messages import Aligned, PerClient
 
@@ -114,15 +114,14 @@ class Member:
 
         Nobody by name where all get the same message: then it is for whoever takes part.
         """
-        nobody = torch.empty(0, dtype=torch.int64)
         if self.expected is None:
-            return nobody
+            return NOBODY
         if isinstance(request.down, Aligned):
             return self.expected[torch.isin(self.expected, request.down.ids)]
         if isinstance(request.down, PerClient):
             known = torch.tensor(list(request.down.messages), dtype=torch.int64)
             return self.expected[torch.isin(self.expected, known)]
-        return nobody
+        return NOBODY
 
     def count(self, block: int) -> int:
         """How many clients of it take part in a block, as far as is known; at least 1."""

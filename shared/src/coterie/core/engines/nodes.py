@@ -22,6 +22,7 @@ from torch import Tensor
 
 from coterie.core.engines.envelope import (
     ENROL,
+    NOBODY,
     PRESENT,
     Parcel,
     ParcelHeader,
@@ -125,7 +126,7 @@ class Nodes(Exchange):
         self._find(block)
         self._meet(block)
         found = [one.ids[block] for one in self.members if not one.away]
-        ids = torch.cat([torch.empty(0, dtype=torch.int64), *found]).sort().values
+        ids = torch.cat([NOBODY, *found]).sort().values
         self._check_present(ids.numel(), block)
         return ids
 
@@ -139,7 +140,7 @@ class Nodes(Exchange):
         for member in self.members:
             own = member.those_of(ids, max(block, 0))
             if own.numel() and not member.away:
-                message = encode(None, RequestHeader(block, 0, 0, ENROL, tuple(own.tolist())))
+                message = encode(None, RequestHeader(block, 0, 0, ENROL, own))
                 parcel = member.parcel(self._parcel_header(), message)
                 sent.append((member, parcel, self._submit(member, parcel)))
         until = _until(self.deadline)
@@ -245,7 +246,7 @@ class Nodes(Exchange):
                 one.leave(SILENT, self._try)
 
     def _question(self, member: Member, block: int) -> Question:
-        message = encode(None, RequestHeader(block, 0, 0, PRESENT, ()))
+        message = encode(None, RequestHeader(block, 0, 0, PRESENT, NOBODY))
         parcel = Parcel(self._parcel_header(), (message,))
         asked = self._threads.submit(member.node.ask, parcel.to_bytes(), self.start)
         return Question(parcel, block, asked)
@@ -285,7 +286,7 @@ class Nodes(Exchange):
             )
         if self._card is not None and about.get("card") != self._card:
             raise ProtocolError("their card is another one than the server's")
-        ids = torch.tensor(header.clients, dtype=torch.int64).unique()
+        ids = header.clients.unique()
         others = [one.ids.get(question.block) for one in self.members if one is not member]
         strange = member.expected is not None and not torch.isin(ids, member.expected).all()
         if strange or any(one is not None and torch.isin(ids, one).any() for one in others):
@@ -355,7 +356,7 @@ def _enrolled(reply: bytes | None, parcel: Parcel) -> Tensor:
     """
     header: ReplyHeader = peek(reply or b"", header=ReplyHeader)
     check_reply(header, parcel.name)
-    return torch.tensor(header.clients, dtype=torch.int64)
+    return header.clients
 
 
 def _until(seconds: float | None) -> float | None:
@@ -369,6 +370,5 @@ def _message(request: Request, ids: Tensor) -> bytes:
         down = request.down_for(ids)
     fold = None if request.fold is None else request.fold.to_plain()
     block, number = request.when
-    named = tuple(ids.tolist())
-    header = RequestHeader(block, number, request.draw, request.step.name, named, one_each, fold)
+    header = RequestHeader(block, number, request.draw, request.step.name, ids, one_each, fold)
     return encode(down, header)

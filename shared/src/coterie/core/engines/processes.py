@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from coterie.core.engines.folder import check_one_federation, keep_best
 from coterie.core.engines.nodes import START, Nodes
 from coterie.core.wire.codec import ProtocolError
 
+logger = logging.getLogger(__name__)
 COMMAND = (sys.executable, "-m", "coterie.core.engines.worker")
 
 
@@ -173,14 +175,18 @@ class WorkerProcess:
         if self._closed:
             return
         named = [word for folder in self.folders for word in ("--folder", str(folder))]
-        # A session of its own: Ctrl-C is for the server, which ends its processes.
-        self._process = subprocess.Popen(
-            [*COMMAND, *named],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=self._environment,
-            start_new_session=True,
-        )
+        try:
+            # A session of its own: Ctrl-C is for the server, which ends its processes.
+            self._process = subprocess.Popen(
+                [*COMMAND, *named],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=self._environment,
+                start_new_session=True,
+            )
+        except OSError as error:  # no memory, or too many processes
+            logger.warning("cannot start a process for clients: %s", error.strerror)
+            return
         threading.Thread(target=self._come_up, args=(self._process,), daemon=True).start()
 
     def _come_up(self, process: subprocess.Popen[bytes]) -> None:

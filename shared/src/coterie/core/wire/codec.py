@@ -2,7 +2,7 @@
 
 A message is flattened by dotted path. Tensors become safetensors entries of that name; changes of
 rows travel in their `wire` form: int32 row numbers and values, or the whole table. Plain values
-(str, int, float, bool, None), the keys of dicts and the lengths of lists go, with the `Header`,
+(str, int, float, bool, None), the keys of dicts and the lengths of lists go, with the `Header`'s,
 into one JSON text of the safetensors metadata. Equal messages give equal bytes, bit for bit, NaN
 included.
 """
@@ -193,6 +193,7 @@ def _check_offsets(rows: Ragged, path: str) -> None:
 VERSION = 1
 MAX_BYTES = 1 << 30
 _METADATA = "coterie"
+_OF_HEADER = "@"  # before the names of its tensors; no field begins so
 
 M = TypeVar("M")
 
@@ -217,7 +218,7 @@ def encode(message: Any, header: Any) -> bytes:
 
     Args:
         message: a tree (`coterie.core.tensors.tree`) whose dicts have strings as keys.
-        header: travels with it: a `Header`, or another dataclass of plain values.
+        header: travels with it: a `Header`, or another dataclass.
 
     Raises:
         ProtocolError: a leaf is of a kind that cannot travel.
@@ -233,7 +234,9 @@ def encode(message: Any, header: Any) -> bytes:
     static: dict[str, Any] = {}
     _flatten(message, "", tensors, static)
     belongs: dict[str, Any] = {}
-    _flatten(header, "", {}, belongs)
+    of_header: dict[str, Tensor] = {}
+    _flatten(header, "", of_header, belongs)
+    tensors |= {_OF_HEADER + name: tensor for name, tensor in of_header.items()}
     about = {
         "version": VERSION,
         "message": type(message).__name__,
@@ -274,8 +277,9 @@ def decode(
     tensors, about = _open(data, max_bytes)
     if not isinstance(about, dict) or about.get("version") != VERSION:
         raise ProtocolError(f"protocol version is not {VERSION}")
-    message = Schema(tensors, about.get("static")).read(expected, about.get("message"))
-    return message, _header(about, header)
+    found = _header(about, header, tensors)
+    own = {name: one for name, one in tensors.items() if not name.startswith(_OF_HEADER)}
+    return Schema(own, about.get("static")).read(expected, about.get("message")), found
 
 
 def peek(data: bytes, max_bytes: int = MAX_BYTES, header: Any = Header) -> Any:
@@ -284,8 +288,8 @@ def peek(data: bytes, max_bytes: int = MAX_BYTES, header: Any = Header) -> Any:
     Raises:
         ProtocolError: the bytes are not a message.
     """
-    about = _open(data, max_bytes)[1]
-    return _header(about if isinstance(about, dict) else {}, header)
+    tensors, about = _open(data, max_bytes)
+    return _header(about if isinstance(about, dict) else {}, header, tensors)
 
 
 def tensors_of(node: Any) -> dict[str, Tensor]:
@@ -354,9 +358,14 @@ def _open(data: bytes, max_bytes: int) -> tuple[dict[str, Tensor], Any]:
         raise ProtocolError(f"not a message of ours: {_line(error)}") from error
 
 
-def _header(about: dict[str, Any], kind: Any) -> Any:
+def _header(about: dict[str, Any], kind: Any, tensors: dict[str, Tensor]) -> Any:
+    own = {
+        name.removeprefix(_OF_HEADER): one
+        for name, one in tensors.items()
+        if name.startswith(_OF_HEADER)
+    }
     try:
-        return Schema({}, about.get("header")).read(kind, kind.__name__)
+        return Schema(own, about.get("header")).read(kind, kind.__name__)
     except ProtocolError as error:
         raise ProtocolError(f"header: {error}") from error
 
