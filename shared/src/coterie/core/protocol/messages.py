@@ -225,7 +225,9 @@ class AnyStep(Generic[D, U]):
     Attributes:
         name: of the step, and of the `Client` method that is bound to it.
         down: the message that a client receives; None for none.
-        up: the message that it answers with; None for none.
+        up: the message that it answers with; None for none. Then the step only changes what the
+            client has: a client that is not there gets it later, with the next step that it is
+            asked for.
         form: of the clients that have it.
         diverged: field of the upload, ``(C,)`` bool, that says whose training diverged: these
             clients keep their new private state, to learn of it, but their uploads do not count.
