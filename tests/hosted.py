@@ -18,28 +18,15 @@ from coterie.core.engines.nodes import Nodes
 from coterie.core.engines.worker import Service
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.journal import Journal
 from coterie.core.run.apart import federation_of, write_folders, write_server
+from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-
-
-@dataclass
-class Sharded(InProcess):
-    """Clients in one process whose chunks are the given groups: the reference of other engines."""
-
-    shards: Sequence[Tensor] = ()
-
-    def _chunks(self, data: Any, down: Any):
-        for shard in self.shards:
-            places = torch.isin(data.ids, shard).nonzero().flatten()
-            if places.numel():
-                yield places
 
 
 class Here:
@@ -164,7 +151,7 @@ def same_both_ways(tmp_path, client, data, asks, secret, shards=None, **options)
     """
     blocks = data if isinstance(data, dict) else {0: data}
     shards = each_alone(blocks[0].ids) if shards is None else shards
-    inside = Sharded(client, blocks, secret.fold, shards=shards)
+    inside = InShards(client, blocks, secret.fold, shards=shards)
     form = {"form": "list"} if client.form == "list" else {}
     folders = make_folders(tmp_path, blocks, secret, shards, **form, **options)
     outside = Hosts(folders, client)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tests.core.liars import Liars, Model, Own
 from tests.core.linear_client import UPDATE, LinearClient, Slope, SlopeUpdate
-from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders, same_both_ways
+from tests.hosted import Hosts, bits, each_alone, make_folders, same_both_ways
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.engines import folder as folder_module
@@ -38,6 +38,7 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.certify import InShards
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import ProtocolError, decode, encode, peek
 
@@ -127,7 +128,7 @@ def test_all_steps_give_the_same_bits(tmp_path):
 def test_two_asks_for_a_step_in_a_round_draw_differently_and_as_in_one_process(tmp_path):
     data = sample_data()
     here = Hosts(folders(tmp_path))
-    inside = Sharded(LinearClient(), {0: data}, SECRET.fold, shards=each_alone(data.ids))
+    inside = InShards(LinearClient(), {0: data}, SECRET.fold, shards=each_alone(data.ids))
     asked = [cohort(exchange) for exchange in (here, inside)]
     first, second = ([c.ask(STEPS["update"], slope()).up for c in asked] for _ in range(2))
     assert bits(first[0]) == bits(first[1])

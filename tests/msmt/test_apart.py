@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hosted import Hosts, Sharded, TakenApart, bits
+from tests.hosted import Hosts, TakenApart, bits
 
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.run.apart import write_folders
+from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 from coterie.msmt.experiment import Experiment
@@ -67,7 +68,7 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
     everybody = whole.blocks[0].ids
     shards = list(everybody.split(1))
     inside = FederatedRun(whole)
-    inside.exchange = Sharded(
+    inside.exchange = InShards(
         whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
     )
     expected = rounds(inside)

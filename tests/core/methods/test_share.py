@@ -18,7 +18,7 @@ from tests.core.methods.labelled_clients import (
 )
 from tests.core.methods.mixing_modules import Both, Normed
 from tests.core.methods.plain_federation import FEDERATED, OWN, Plain, halves, holds
-from tests.hosted import Hosts, Sharded, bits, each_alone, make_folders
+from tests.hosted import Hosts, bits, each_alone, make_folders
 from tests.in_process import cohort_in_process
 
 from coterie.core.engines.host import ClientHost
@@ -32,6 +32,7 @@ from coterie.core.methods.kit.model_messages import GlobalModel, OwnStart
 from coterie.core.methods.kit.model_server import ServerSamples
 from coterie.core.methods.kit.parts import matching
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.saved import load, save
 
@@ -265,7 +266,7 @@ def test_processes_of_their_own_give_the_same_bits(name, tmp_path):
     server, client, _ = halves(name, Both, **ADAM, **share)
     data = split([5, 0, 4])
     shards = each_alone(data.ids)
-    inside = Sharded(client, {0: data}, SECRET.fold, shards=shards)
+    inside = InShards(client, {0: data}, SECRET.fold, shards=shards)
     outside = Hosts(make_folders(tmp_path, {0: data}, SECRET, shards), client)
     (one, scalars, rows), (other, *more) = (
         driven(server, exchange, 2) for exchange in (inside, outside)

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from tests.hosted import Here, Hosts, Sharded, TakenApart, bits
+from tests.hosted import Here, Hosts, TakenApart, bits
 
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 
@@ -98,7 +99,7 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
     everybody = torch.cat([data.ids for data in whole.blocks]).unique()
     shards = shards_of(everybody, whole.client.form == "list", real)
     inside = FederatedRun(whole)
-    inside.exchange = Sharded(
+    inside.exchange = InShards(
         whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
     )
     expected = rounds(inside)

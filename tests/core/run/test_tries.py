@@ -11,12 +11,13 @@ import pytest
 import torch
 from tests.core.run.test_apart import CASES, experiment, measured
 from tests.flaky import FlakyHosts, once
-from tests.hosted import Sharded, TakenApart, bits
+from tests.hosted import TakenApart, bits
 
 from coterie.core.engines.envelope import Parcel
 from coterie.core.engines.host import ClientHost
 from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers
+from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 
 CASES["spanning"] = ("f3crec", {"model.dim": 4, "rounds": 2, "participation": 0.5})
@@ -149,7 +150,7 @@ MADE_UP = FOR_ALL | {"meet"}
 """Steps that change what a client has and that the server does not wait for; a block's end."""
 
 
-class Absent(Sharded):
+class Absent(InShards):
     """Clients in one process of whom some give no answer, and yet do what they must not miss.
 
     Attributes:

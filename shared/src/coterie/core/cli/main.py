@@ -177,6 +177,10 @@ COMMANDS = {
         "Measure speed against a reference loop, in a clone of coterie",
         "coterie.core.cli.papers:run_bench",
     ),
+    "certify-engines": (
+        "Check that clients in processes give the bits of one process",
+        "coterie.core.cli.certify:run_certify",
+    ),
     "new": ("Start a paper of your own", "coterie.core.cli.new:run_new"),
     "sweep": ("Search for hyper-parameters on this machine", "coterie.core.cli.sweep:run_sweep"),
 }
@@ -280,7 +284,8 @@ def _usage() -> str:
 
 
 def _commands(program: str, commands: Mapping[str, str], about: str = "") -> str:
-    lines = [f"  {name:<10} {text}" for name, text in commands.items()]
+    width = max(10, *map(len, commands))
+    lines = [f"  {name:<{width}} {text}" for name, text in commands.items()]
     usage = f"usage: {program} COMMAND [--help] ..."
     return "\n".join([usage, "", f"{about}commands:", *lines])
 

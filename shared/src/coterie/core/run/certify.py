@@ -1,0 +1,130 @@
+"""Do engines give the same bits? Digests after every round of a run, for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.core.engines.folder import kept_state
+from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_process import InProcess
+from coterie.core.protocol.card import Card
+from coterie.core.run.apart import expected, federation_of, write_folders, write_server
+from coterie.core.run.driver import FederatedRun
+from coterie.core.run.experiment import Experiment
+from coterie.core.run.simulated import shards_of
+from coterie.core.tensors.saved import digest
+
+PARTS = ("server", "clients", "journal", "ledger")
+_NOT_SENT = "cost/local_steps"  # counted where they are made
+
+
+@dataclass
+class InShards(InProcess):
+    """Clients in one process whose chunks are given groups: the reference of other engines.
+
+    Attributes:
+        shards: ids of the clients of each group.
+    """
+
+    shards: Sequence[Tensor] = field(default=())
+
+    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+        for shard in self.shards:
+            places = torch.isin(data.ids, shard).nonzero().flatten()
+            if places.numel():
+                yield places
+
+
+@dataclass(frozen=True)
+class Digests:
+    """What a round left behind, by an engine.
+
+    Attributes:
+        engine: its name.
+        block: of the round.
+        round: over all blocks.
+        parts: SHA-256 of each of `PARTS`: the server's state, the private states of all clients,
+            what the round measured, and the bytes that crossed so far.
+    """
+
+    engine: str
+    block: int
+    round: int
+    parts: dict[str, str]
+
+
+def certify(experiment: Experiment[Any], folder: Path, processes: int) -> Iterator[list[Digests]]:
+    """Run an experiment by every engine, a round at a time, and digest what each leaves behind.
+
+    Server and clients of the processes are made from the card and their own folders alone.
+
+    Args:
+        experiment: to run.
+        folder: where clients and server of the processes have theirs; empty.
+        processes: how many there are.
+
+    Yields:
+        For each round, the digests of one process and of the processes.
+    """
+    whole = experiment.federation()
+    shards = shards_of(whole, processes)
+    folders = write_folders(experiment, whole, folder / "clients", shards)
+    names = {one.name: shard for one, shard in zip(folders, shards, strict=True)}
+    write_server(experiment, whole, folder / "server", names)
+    card = Card.from_json((folder / "server" / "card.json").read_text())
+    inside = FederatedRun(replace(whole, exchange=_in_shards(whole, shards)))
+    workers = WorkerProcesses(
+        folders, "certificate", processes=processes, expected=expected(folder / "server"), card=card
+    )
+    with workers:
+        outside = FederatedRun(federation_of(card, folder / "server", workers))
+        while not inside.finished:
+            inside.advance()
+            outside.advance()
+            yield [
+                _digests("in-process", inside, lambda: inside.clients),
+                _digests("processes", outside, lambda: _gathered(whole, outside, folders)),
+            ]
+
+
+def _in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:
+    secrets = FederatedRun(whole).secret.fold
+    assert whole.client is not None
+    return InShards(
+        whole.client, whole.blocks, secrets, None, whole.middleware, whole.bounds, shards=shards
+    )
+
+
+def _gathered(whole: Federation, run: FederatedRun, folders: Sequence[Path]) -> InProcess:
+    """The private states that the server has heard of, out of the clients' folders."""
+    found = FederatedRun(whole).clients
+    heard = run.exchange.to_plain()["heard"]
+    states = [kept_state(folder, heard[folder.name]) for folder in folders]
+    found.load_plain({"parts": [state for state in states if state is not None]})
+    return found
+
+
+def _digests(engine: str, run: FederatedRun, clients: Callable[[], InProcess]) -> Digests:
+    journal = run.journal
+    scalars = {n: v for n, v in sorted(journal.scalars.items()) if n != _NOT_SENT}
+    measured = {name: list(pair) for name, pair in sorted(journal.clients.items())}
+    parts = (
+        run.server_state,
+        _states(clients()),
+        {"scalars": scalars, "clients": measured},
+        run.ledger.rows(),
+    )
+    return Digests(engine, run.block, run.round, dict(zip(PARTS, map(digest, parts), strict=True)))
+
+
+def _states(clients: InProcess) -> list[Any]:
+    """Private states, in the order of ids."""
+    ids = clients.store.ids()
+    return [clients.store.take(part) for part in (ids.split(1) if clients.is_list else [ids])]
