@@ -243,7 +243,11 @@ def test_what_may_not_change(toy: Paper, flags: Sequence[str], message: str) -> 
 
 
 MAY_DIFFER = {"rounds", "data.root"} | {
-    f"engine.{name}" for name in ("device", "chunk", "threads", "kernels", "workers")
+    f"engine.{name}"
+    for name in (
+        *("device", "chunk", "threads", "kernels", "workers", "name", "processes"),
+        *("deadline", "start", "min_clients", "patience"),
+    )
 }
 """Beside where a run is kept and what is told of it: nothing that its numbers depend on."""
 

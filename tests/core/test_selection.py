@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -165,6 +166,7 @@ class Rounds:
         self.journal, self.ledger, self.reopened = Journal(), None, False
         self.block = self.round = 0
         self.block_open, self.finished = True, False
+        self.exchange = SimpleNamespace(keep_best=lambda: None)
 
     def to_plain(self):
         return {"round": self.round}

@@ -184,7 +184,8 @@ def test_a_run_counts_all_train_items_and_goes_on_after_a_resume(tmp_path):
 def test_a_client_apart_has_the_secret_in_its_folder(tmp_path):
     experiment = Experiment(chosen(tmp_path / "run", "--expert.counts=everybody"))
     ids = experiment.data.clients.ids
-    paths = write_folders(experiment, tmp_path / "apart", [ids[:1], ids[1:2]])
+    whole = experiment.federation()
+    paths = write_folders(experiment, whole, tmp_path / "apart", [ids[:1], ids[1:2]])
     first, second = (make_client(experiment.card, path) for path in paths)
     assert first.secret.derive("a") == second.secret.derive("a")
     (paths[0] / "clients.secret").unlink()
