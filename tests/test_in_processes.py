@@ -153,6 +153,10 @@ def test_folders_of_other_data_or_settings_are_not_gone_on_with(tmp_path, capsys
     (run / "clients" / "server.json").write_text("{")
     assert main([*again, "--resume"]) == 2
     assert "server.json is damaged" in capsys.readouterr().err
+    (run / "clients" / "server.json").unlink()
+    assert main([*again, "--resume"]) == 2
+    assert "server.json is missing, and the clients have" in capsys.readouterr().err
+    assert (run / "clients" / "clients-0" / "position.json").exists()
 
 
 def test_a_run_stays_where_its_clients_are(tmp_path, capsys):
@@ -188,6 +192,12 @@ def test_rounds_are_kept_one_by_one():
     settings = load(find_paper("page").settings)
     with pytest.raises(UserError, match=r"'run\.checkpoint_every' must be 1"):
         build(settings, {"engine.name": "processes", "run.checkpoint_every": 2})
+
+
+def test_a_split_model_needs_a_server(capsys):
+    split = ["--split.k", "1", "--model.layers", "3", "--engine.name", "processes"]
+    assert main(["train", "pplr", *QUIET, *split]) == 2
+    assert "start one by `coterie llm serve`" in capsys.readouterr().err
 
 
 def test_work_is_dealt_evenly():

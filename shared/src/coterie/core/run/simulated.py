@@ -142,7 +142,16 @@ def _gathered(store: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _written(experiment: Experiment[Any], federation: Federation, root: Path) -> dict[str, Any]:
-    """Write the folders of the clients; what was left of an earlier attempt goes."""
+    """Write the folders of the clients; what was left of an earlier attempt goes.
+
+    Raises:
+        UserError: clients have private state there already, or the disk is full.
+    """
+    if any(root.glob("*/position.json")):
+        raise UserError(
+            f"{root / _SERVER} is missing, and the clients have private state: put back a copy of "
+            "it, or start a new run with another --run.name"
+        )
     with writing(root):
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
