@@ -94,8 +94,16 @@ def undisturbed(request, tmp_path_factory):
     return name, apart, course.outcome(), list(dict.fromkeys(steps))
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["", "server killed"])
-@pytest.mark.parametrize("how", ["lost", "late"])
+@pytest.mark.parametrize(
+    ("how", "killed"),
+    [
+        ("lost", True),
+        ("late", False),
+        pytest.param("lost", False, marks=pytest.mark.slow),
+        pytest.param("late", True, marks=pytest.mark.slow),
+    ],
+    ids=lambda value: {True: "server killed", False: "same server"}.get(value, value),
+)
 def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
     undisturbed, how, killed, tmp_path
 ):

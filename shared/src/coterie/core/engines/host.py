@@ -8,7 +8,6 @@ since then did not count or their round is tried again, the clients go back to t
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,18 +25,16 @@ from coterie.core.engines.envelope import (
 )
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.position import Point
-from coterie.core.federation.cohort import counted, folded
-from coterie.core.federation.exchange import Answers, Request
+from coterie.core.federation.cohort import joined
+from coterie.core.federation.exchange import Request
 from coterie.core.federation.in_process import InProcess
-from coterie.core.federation.ledger import field_sizes
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.edition import check_edition, check_messages
-from coterie.core.protocol.messages import Aligned, AnyStep
+from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings
-from coterie.core.tensors import tree
 from coterie.core.wire.codec import ProtocolError, decode, encode
 
 _UNKNOWN = -2  # no file has what is in memory
@@ -150,7 +147,10 @@ class ClientHost:
             return self._reply(parcel, self.exchange.enrol(ids, asked.block))
         again = self.position.again(parcel, asked)
         request = self._request(asked, parcel.messages[-1], ids, again)
-        return self._joined(parcel, request, list(self.exchange.ask(request)))
+        found = joined(request, list(self.exchange.ask(request)))
+        up = found.up if request.fold is None else found.total
+        sizes = None if request.fold is None else found.sizes
+        return self._reply(parcel, found.ids, up, found.refused, sizes)
 
     def _request(
         self, header: RequestHeader, message: bytes, ids: Tensor, again: int = 0
@@ -168,27 +168,6 @@ class ClientHost:
     def _check_block(self, block: int) -> None:
         if block not in self.exchange.blocks:
             raise ProtocolError(f"the clients take no part in block {block}")
-
-    def _joined(self, parcel: Parcel, request: Request, parts: list[Answers]) -> bytes:
-        """One reply of all chunks."""
-        step, fold = request.step, request.fold
-        up: Any = None
-        sizes = Counter[str]()
-        refused: dict[int, str] = {}
-        ids = NOBODY
-        for part in parts:
-            if fold is not None:
-                sizes.update({} if part.up is None else field_sizes(part.up))
-                part = counted(step, part)
-            refused |= part.refused
-            ids = torch.cat([ids, part.ids])
-            if part.up is None:
-                continue
-            one = _made(fold, step, part)
-            if up is not None:
-                one = tree.concatenate(up, one) if fold is None else fold.merge(up, one)
-            up = one
-        return self._reply(parcel, ids, up, refused, None if fold is None else dict(sizes))
 
     def _reply(
         self,
@@ -256,10 +235,6 @@ class _OneClient:
 
     def __getitem__(self, place: int) -> Any:
         return self._data
-
-
-def _made(fold: Fold | None, step: AnyStep[Any, Any], part: Answers) -> Any:
-    return part.up if fold is None else folded(fold, step, part)
 
 
 def _fold(plain: dict[str, Any]) -> Fold:

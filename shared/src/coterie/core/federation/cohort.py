@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request
-from coterie.core.federation.ledger import CLIENTS, Ledger
+from coterie.core.federation.ledger import CLIENTS, Ledger, field_sizes
 from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
@@ -154,6 +154,35 @@ def folded(fold: Fold, step: AnyStep[Any, Any], answers: Answers) -> Any:
     if answers.up is None:
         return answers.total
     return fold.of(tree.as_stack(answers.up) if step.form == "list" else answers.up)
+
+
+def joined(request: Request, parts: Sequence[Answers]) -> Answers:
+    """One answer of those of several chunks, folded where the request has a fold.
+
+    What is folded where the clients are is folded here, and the server folds the folded; another
+    order of sums would round differently.
+    """
+    step, fold = request.step, request.fold
+    made: Any = None
+    sizes = Counter[str]()
+    refused: dict[int, str] = {}
+    ids = [request.ids[:0]]
+    for part in parts:
+        if fold is not None:
+            sizes.update({} if part.up is None else field_sizes(part.up))
+            part = counted(step, part)
+        refused |= part.refused
+        ids.append(part.ids)
+        if part.up is None:
+            continue
+        one = part.up if fold is None else folded(fold, step, part)
+        if made is not None:
+            one = tree.concatenate(made, one) if fold is None else fold.merge(made, one)
+        made = one
+    found = torch.cat(ids)
+    if fold is None:
+        return Answers(found, made, refused)
+    return Answers(found, None, refused, made, dict(sizes))
 
 
 def _listed(ids: Tensor, failed: dict[int, str], kept: list[Answers]) -> ListReplies[Any]:

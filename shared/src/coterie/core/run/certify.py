@@ -12,6 +12,8 @@ from torch import Tensor
 
 from coterie.core.engines.folder import kept_state
 from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.federation.cohort import joined
+from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_process import InProcess
 from coterie.core.protocol.card import Card
@@ -27,7 +29,9 @@ _NOT_SENT = "cost/local_steps"  # counted where they are made
 
 @dataclass
 class InShards(InProcess):
-    """Clients in one process whose chunks are given groups: the reference of other engines.
+    """Clients in one process that answer in given groups: the reference of other engines.
+
+    A group answers as a process of its own does, uploads folded before they leave it.
 
     Attributes:
         shards: ids of the clients of each group.
@@ -35,11 +39,19 @@ class InShards(InProcess):
 
     shards: Sequence[Tensor] = field(default=())
 
-    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+    def ask(self, request: Request) -> Iterator[Answers]:
+        """Let clients answer, group by group.
+
+        Raises:
+            TypeError: the clients have no such step.
+        """
+        if request.fold is not None and request.fold.to_plain() is None:  # it has no name
+            request = replace(request, fold=None)
         for shard in self.shards:
-            places = torch.isin(data.ids, shard).nonzero().flatten()
-            if places.numel():
-                yield places
+            ids = request.ids[torch.isin(request.ids, shard)]
+            if ids.numel():
+                parts = list(super().ask(replace(request, ids=ids)))
+                yield from parts if self.is_list else [joined(request, parts)]
 
 
 @dataclass(frozen=True)
