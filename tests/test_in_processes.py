@@ -139,6 +139,10 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(how, tmp_path):
     assert done < len(measured(run_of(tmp_path / "whole")))
     assert main([*again, "--resume"]) == 0
     assert measured(run_of(tmp_path / "killed")) == measured(run_of(tmp_path / "whole"))
+    # Whatever the server that was killed has sent comes from an older one by now.
+    clients = run_of(tmp_path / "killed") / "clients"
+    assert json.loads((clients / "server.json").read_text())["epoch"] == 2
+    assert json.loads((clients / "clients-0" / "position.json").read_text())["order"][0] == 2
 
 
 def test_folders_of_other_data_or_settings_are_not_gone_on_with(tmp_path, capsys):

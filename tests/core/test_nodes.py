@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from tests.flaky import FlakyHosts
 from tests.hosted import Here, Hosts, bits, each_alone, make_folders
 
 from coterie.core.data.samples.samples import SampleData
-from coterie.core.engines.envelope import NOBODY, ReplyHeader
+from coterie.core.engines.envelope import NOBODY, ReplyHeader, RequestHeader
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.nodes import Nodes
 from coterie.core.errors import UserError
-from coterie.core.federation.exchange import Heard, TooFew
+from coterie.core.federation.exchange import Heard, Request, TooFew
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.edition import PROTOCOL, message_form, with_edition
+from coterie.core.protocol.messages import Aligned, Down, Step, carries
 from coterie.core.wire.codec import decode, encode
 
 STEPS = LinearClient.steps()
@@ -39,16 +40,19 @@ class Sleepy(Here):
         self.awake = threading.Event()
         self.awake.set()
         self.given_up = threading.Event()
-        self.asked = 0
+        self.asked, self.closed = 0, False
 
     def give_up(self) -> None:
         self.given_up.set()
+
+    def close(self) -> None:
+        self.closed = True  # a test that fails must not wait for it
 
     def ask(self, parcel: bytes, seconds: float | None) -> bytes | None:
         self.asked += 1
         self.given_up.clear()
         while not self.awake.wait(0.01):
-            if self.given_up.is_set():
+            if self.given_up.is_set() or self.closed:
                 return None
         return super().ask(parcel, seconds)
 
@@ -195,6 +199,37 @@ def test_nobody_at_all_is_too_few_for_a_step_with_an_answer(tmp_path):
     exchange.begin(2, 0)
     with pytest.raises(TooFew, match=r"0 of 3 clients are there.*clients-0 \(it gave no answer\)"):
         exchange.present(0)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_messages_of_their_own_wait_for_who_is_away_too(is_known, tmp_path):
+    """Whether the server was told whose clients they are, or knows it from the node alone."""
+    ids = sample_data().ids
+    expected = {f"clients-{n}": one for n, one in enumerate(each_alone(ids))}
+    exchange = FlakyHosts(folders(tmp_path), expected=expected if is_known else None)
+    exchange.begin(1, 0)
+    cohort(exchange)
+    exchange.hosts[1].fault = lambda step, parcel: "lost"
+    cohort(exchange).ask(STEPS["measure"], slope())  # it is away from here on
+    exchange.begin(2, 0)
+    away = replace(cohort(exchange, 2), whole=True)
+    assert away.ids.tolist() == [3, 11]
+    own = Aligned(ids, Number(torch.tensor([1.0, 2.0, 4.0])))
+    exchange.hosts[1].fault = lambda step, parcel: None
+    request = Request(TOLD, own, away.ids, (0, 2), everyone=True, waits=True)
+    list(exchange.ask(request))
+    (message,) = exchange.members[1].waiting
+    down, header = decode(message, Number, header=RequestHeader)
+    assert header.clients.tolist() == [8]
+    assert down.value.tolist() == [2.0]
+
+
+@dataclass(frozen=True)
+class Number(Down):
+    value: torch.Tensor = carries("a number of one's own")
+
+
+TOLD = Step("told", Number, None)
 
 
 def test_a_node_with_anothers_clients_is_left_out_by_name(tmp_path, caplog):

@@ -153,6 +153,20 @@ def test_a_run_ends_after_so_many_tries_and_can_go_on(tmp_path, caplog):
     assert course.run.round == 2
 
 
+def test_what_was_released_in_a_try_in_vain_is_paid_for(tmp_path):
+    """The server has had these uploads, whatever became of the round."""
+    apart = taken_apart("f3crec-noise", tmp_path / "fresh")
+    released = []
+    for name, failing in (("smooth", False), ("tried", True)):
+        course = Course(apart.copied(tmp_path / name), min_clients=1.0)
+        if failing:
+            course.nodes.hosts[1].fault = once("evaluate", 1, "lost")
+        course.advance()
+        released.append([step for step, _ in course.run.journal.releases])
+    assert released[0] == ["update"]
+    assert released[1] == ["update", "update"]
+
+
 FOR_ALL = {"keep_best", "start_block", "end_block", "remember"}
 MADE_UP = FOR_ALL | {"meet"}
 """Steps that change what a client has and that the server does not wait for; a block's end."""

@@ -114,14 +114,18 @@ class Member:
 
         Nobody by name where all get the same message: then it is for whoever takes part.
         """
-        if self.expected is None:
-            return NOBODY
+        own = self._known()
         if isinstance(request.down, Aligned):
-            return self.expected[torch.isin(self.expected, request.down.ids)]
+            return own[torch.isin(own, request.down.ids)]
         if isinstance(request.down, PerClient):
-            known = torch.tensor(list(request.down.messages), dtype=torch.int64)
-            return self.expected[torch.isin(self.expected, known)]
+            return own[torch.isin(own, torch.tensor(list(request.down.messages)))]
         return NOBODY
+
+    def _known(self) -> Tensor:
+        """All of its clients, by the server's folder or by what it has said so far."""
+        if self.expected is not None:
+            return self.expected
+        return torch.cat([NOBODY, *self.ids.values()]).unique()
 
     def count(self, block: int) -> int:
         """How many clients of it take part in a block, as far as is known; at least 1."""

@@ -17,6 +17,7 @@ from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_process import InProcess
 from coterie.core.protocol.card import Card
+from coterie.core.protocol.run_keys import RunKeys
 from coterie.core.run.apart import expected, federation_of, write_folders, write_server
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment
@@ -107,7 +108,7 @@ def certify(experiment: Experiment[Any], folder: Path, processes: int) -> Iterat
 
 
 def _in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:
-    secrets = FederatedRun(whole).secret.fold
+    secrets = RunKeys(whole.seed).clients.fold
     assert whole.client is not None
     return InShards(
         whole.client, whole.blocks, secrets, None, whole.middleware, whole.bounds, shards=shards
