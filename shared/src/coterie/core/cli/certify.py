@@ -1,9 +1,10 @@
-"""``coterie certify-engines PAPER``: whether processes give the bits of one process."""
+"""``coterie certify-engines PAPER``: whether clients elsewhere give the bits of one process."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ from coterie.core.cli.command import (
     tell,
 )
 from coterie.core.errors import UserError
+from coterie.core.flower.programs import check_installed
 from coterie.core.registry.papers import heavy, load
 from coterie.core.settings.configuration import configure
 
 ABOUT = (
-    "Run a paper with all clients in one process, and with the same groups of clients in processes "
-    "of their own, and compare after every round what is left: the server's state, the private "
-    "states of all clients, what was measured, the bytes that crossed. Every setting of `coterie "
-    "train PAPER` may be given too; the preset is smoke, if none is."
+    "Run a paper with all clients in one process, and with the same groups of clients elsewhere: "
+    "in processes of their own, and by --supernodes on Flower's runtime. Compare after every round "
+    "what is left: the server's state, the private states of all clients, what was measured, the "
+    "bytes that crossed. Every setting of `coterie train PAPER` may be given too; the preset is "
+    "smoke, if none is."
 )
 _SHOWN = 12  # digits of a digest
 
@@ -32,33 +35,52 @@ def run_certify(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend, and where bits differ."""
     parser = Arguments("certify-engines PAPER", ABOUT)
     parser.add_argument("--processes", type=positive, default=3, help="how many (default: 3)")
+    parser.add_argument(
+        "--supernodes",
+        type=positive,
+        help="as many nodes of Flower as well, with TLS and keys, on this machine",
+    )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     preset = [] if any(flag.startswith("--preset") for flag in flags) else ["--preset", "smoke"]
     settings = configure(paper, [*preset, *flags]).settings
     with aside(given.json), tempfile.TemporaryDirectory() as folder:
-        rows = _rows(load(paper.experiment)(settings), Path(folder), given.processes)
-    title = f"{paper.name}, {settings.method}: one process beside {given.processes}"
-    print_rows(rows, title, given.json)
+        if given.supernodes:
+            check_installed()
+            of_flower = heavy("coterie.core.flower.certificate")
+            found = of_flower.certified(paper, settings, Path(folder), given.supernodes)
+        else:
+            found = _digests(load(paper.experiment)(settings), Path(folder), given.processes)
+        rows = list(map(_row, found))
+    others = "SuperNodes and processes" if given.supernodes else "processes"
+    count = given.supernodes or given.processes
+    print_rows(
+        rows, f"{paper.name}, {settings.method}: one process beside {count} {others}", given.json
+    )
     differs = next((row for row in rows if "≠" in "".join(map(str, row.values()))), None)
     if differs is not None:
         raise UserError(
-            f"round {differs['round']} has other bits in processes of their own: that is a fault "
-            "of coterie or of the paper's package, please report it"
+            f"round {differs['round']} has other bits elsewhere than in one process: that is a "
+            "fault of coterie or of the paper's package, please report it"
         )
     if not given.json:
         tell(f"{len(rows)} rounds, the same bits")
 
 
-def _rows(experiment: Any, folder: Path, processes: int) -> list[dict[str, Any]]:
+def _digests(experiment: Any, folder: Path, count: int) -> Iterator[list[dict[str, Any]]]:
     certify = heavy("coterie.core.run.certify")
-    rows = []
-    for one, other in certify.certify(experiment, folder, processes):
-        both = {part: (one.parts[part], other.parts[part]) for part in certify.PARTS}
-        shown = {part: _shown(*digests) for part, digests in both.items()}
-        rows.append({"block": one.block, "round": one.round, **shown})
-    return rows
+    whole = experiment.federation()
+    apart = certify.Apart.written(experiment, whole, folder, count)
+    engines = {"processes": (apart, certify.processes(count))}
+    for digests in certify.certify(whole, apart.shards, engines):
+        yield [asdict(one) for one in digests]
 
 
-def _shown(one: str, other: str) -> str:
-    return one[:_SHOWN] if one == other else f"{one[:_SHOWN]} ≠ {other[:_SHOWN]}"
+def _row(digests: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A round: of each part the digest, or those that differ."""
+    first = digests[0]
+    parts = {
+        part: " ≠ ".join(dict.fromkeys(one["parts"][part][:_SHOWN] for one in digests))
+        for part in first["parts"]
+    }
+    return {"block": first["block"], "round": first["round"], **parts}

@@ -181,6 +181,14 @@ COMMANDS = {
         "Check that clients in processes give the bits of one process",
         "coterie.core.cli.certify:run_certify",
     ),
+    "deploy": (
+        "Train across machines, on Flower's runtime",
+        "coterie.core.cli.deploy:run_deploy",
+    ),
+    "node": (
+        "Take part in a deployment with data of your own",
+        "coterie.core.cli.node:run_node",
+    ),
     "new": ("Start a paper of your own", "coterie.core.cli.new:run_new"),
     "sweep": ("Search for hyper-parameters on this machine", "coterie.core.cli.sweep:run_sweep"),
 }

@@ -238,7 +238,7 @@ def run_privacy(argv: Sequence[str]) -> None:
         if not given.json and figure is not None:
             tell(f"Drawn in {figure}")
         return
-    tables = {paper.name: _rows(paper, given.steps) for paper in chosen}
+    tables = {paper.name: releases(paper, given.steps) for paper in chosen}
     if given.json:
         print_json([{"paper": name} | row for name, rows in tables.items() for row in rows])
         return
@@ -246,7 +246,12 @@ def run_privacy(argv: Sequence[str]) -> None:
         _show(name, rows, given.markdown)
 
 
-def _rows(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:
+def releases(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:
+    """What crosses the boundary of a client, field by field.
+
+    Raises:
+        UserError: the paper does not say, or has none of these steps.
+    """
     if paper.client is None:
         raise UserError(f"{paper.name} names no client class, so its protocol is not known")
     table, client = heavy("coterie.core.privacy.releases"), load(paper.client)

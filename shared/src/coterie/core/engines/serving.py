@@ -1,9 +1,10 @@
-"""One process at a time serves a folder; the lock dies with its process."""
+"""One process at a time serves a folder; the lock dies with its process. Torch-free."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,8 +17,12 @@ _HANDOVER = 30.0  # seconds that a process which was told to end may take for it
 
 
 @contextmanager
-def serving(path: Path) -> Iterator[None]:
+def serving(path: Path, patience: float = _HANDOVER) -> Iterator[None]:
     """Keep every other process from serving a folder meanwhile.
+
+    Args:
+        path: of the folder.
+        patience: seconds to wait for another process to end.
 
     Raises:
         UserError: another process serves it and does not end, or there is no such folder.
@@ -27,7 +32,7 @@ def serving(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     try:
-        until = time.monotonic() + _HANDOVER
+        until = time.monotonic() + patience
         while not _taken(descriptor):
             if time.monotonic() > until:
                 raise UserError(f"another process serves the clients in {path}: end that one")
@@ -35,6 +40,15 @@ def serving(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def forget(path: Path) -> None:
+    """Remove the private state of the clients of a folder, which nobody serves meanwhile."""
+    (path / "position.json").unlink(missing_ok=True)  # first: it says which of the others count
+    for pattern in ("state-*", "reply-*", "best-*"):
+        for kept in path.glob(pattern):
+            kept.unlink()
+    shutil.rmtree(path / "entries", ignore_errors=True)
 
 
 def _taken(descriptor: int) -> bool:

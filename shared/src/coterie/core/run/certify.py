@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.engines.folder import kept_state
+from coterie.core.engines.nodes import Nodes
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.federation.cohort import joined
 from coterie.core.federation.exchange import Answers, Request
@@ -25,6 +28,8 @@ from coterie.core.run.simulated import shards_of
 from coterie.core.tensors.saved import digest
 
 PARTS = ("server", "clients", "journal", "ledger")
+RUN = "certificate"
+"""Name of the run."""
 _NOT_SENT = "cost/local_steps"  # counted where they are made
 
 
@@ -73,38 +78,88 @@ class Digests:
     parts: dict[str, str]
 
 
-def certify(experiment: Experiment[Any], folder: Path, processes: int) -> Iterator[list[Digests]]:
-    """Run an experiment by every engine, a round at a time, and digest what each leaves behind.
+@dataclass(frozen=True)
+class Apart:
+    """An experiment as folders, of its clients and of its server.
 
-    Server and clients of the processes are made from the card and their own folders alone.
+    Attributes:
+        root: of all of them.
+        clients: folders of clients.
+        shards: ids of the clients of each.
+    """
+
+    root: Path
+    clients: list[Path]
+    shards: list[Tensor]
+
+    @staticmethod
+    def written(experiment: Experiment[Any], whole: Federation, root: Path, count: int) -> Apart:
+        """Take an experiment apart for so many processes."""
+        shards = shards_of(whole, count)
+        folders = write_folders(experiment, whole, root / "clients", shards)
+        names = {one.name: shard for one, shard in zip(folders, shards, strict=True)}
+        write_server(experiment, whole, root / "server", names)
+        return Apart(root, folders, shards)
+
+    @property
+    def server(self) -> Path:
+        """Folder of the server."""
+        return self.root / "server"
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the server knows of its nodes, for `coterie.core.engines.nodes.Nodes`."""
+        card = Card.from_json((self.server / "card.json").read_text())
+        return {"expected": expected(self.server), "card": card}
+
+    def over(self, exchange: Nodes) -> FederatedRun:
+        """The run, as the server makes it of the card and its own folder."""
+        return FederatedRun(federation_of(self.known["card"], self.server, exchange))
+
+
+Engine = tuple[Apart, Callable[[Apart], Nodes]]
+"""Folders of its own, and what reaches the clients in them."""
+
+
+def processes(count: int) -> Callable[[Apart], Nodes]:
+    """So many processes of this machine."""
+
+    def made(apart: Apart) -> Nodes:
+        return WorkerProcesses(apart.clients, RUN, processes=count, **apart.known)
+
+    return made
+
+
+def certify(
+    whole: Federation, shards: Sequence[Tensor], engines: Mapping[str, Engine]
+) -> Iterator[list[Digests]]:
+    """Run a federation by every engine, a round at a time, and digest what each leaves behind.
 
     Args:
-        experiment: to run.
-        folder: where clients and server of the processes have theirs; empty.
-        processes: how many there are.
+        whole: with all clients in this process.
+        shards: groups in which they are elsewhere.
+        engines: others, by name. Server and clients are made from the card and their own folders
+            alone.
 
     Yields:
-        For each round, the digests of one process and of the processes.
+        For each round, the digests of one process and of every other engine.
     """
-    whole = experiment.federation()
-    shards = shards_of(whole, processes)
-    folders = write_folders(experiment, whole, folder / "clients", shards)
-    names = {one.name: shard for one, shard in zip(folders, shards, strict=True)}
-    write_server(experiment, whole, folder / "server", names)
-    card = Card.from_json((folder / "server" / "card.json").read_text())
     inside = FederatedRun(replace(whole, exchange=_in_shards(whole, shards)))
-    workers = WorkerProcesses(
-        folders, "certificate", processes=processes, expected=expected(folder / "server"), card=card
-    )
-    with workers:
-        outside = FederatedRun(federation_of(card, folder / "server", workers))
+    with ExitStack() as held:
+        others = {
+            name: (held.enter_context(make(apart)), apart)
+            for name, (apart, make) in engines.items()
+        }
+        runs = {name: apart.over(exchange) for name, (exchange, apart) in others.items()}
         while not inside.finished:
             inside.advance()
-            outside.advance()
-            yield [
-                _digests("in-process", inside, lambda: inside.clients),
-                _digests("processes", outside, lambda: _gathered(whole, outside, folders)),
-            ]
+            found = [_digests("in-process", inside, lambda: inside.clients)]
+            for name, run in runs.items():
+                run.advance()
+                folders = others[name][1].clients
+                kept = partial(_gathered, whole, run, folders)
+                found.append(_digests(name, run, kept))
+            yield found
 
 
 def _in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:

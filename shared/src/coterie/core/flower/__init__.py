@@ -1,0 +1,1 @@
+"""Clients on other machines, on Flower's deployment runtime."""

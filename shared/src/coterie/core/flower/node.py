@@ -1,0 +1,119 @@
+"""A node: the process with its clients and Flower's SuperNode, kept up together. Torch-free."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.files import write_json
+from coterie.core.flower.node_folder import SOCKET, STATE, client_folders
+from coterie.core.flower.programs import environment, free_port, program
+from coterie.core.flower.supervisor import Kept
+
+_LOOK = 1.0  # seconds between two looks whether all is well
+_BAD_INPUT = 2  # exit status of the clients' process where its owner must mend something
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """Where the server is, and by what this node and it know each other.
+
+    Attributes:
+        address: as host:port.
+        authority: file with the certificate that signed the server's.
+        key: file with the node's private key.
+    """
+
+    address: str
+    authority: Path
+    key: Path
+
+    def check(self) -> None:
+        """Check that the files are there.
+
+        Raises:
+            UserError: one is not, or the address has no port.
+        """
+        for path, what in ((self.authority, "certificate"), (self.key, "key")):
+            if not path.is_file():
+                raise UserError(f"there is no {what} {path}: check the path")
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UserError(f"'{self.address}' is no address: say HOST:PORT")
+
+
+def up(node: Path, link: SuperLink, stop: threading.Event) -> None:
+    """Keep a node up until it is stopped.
+
+    Args:
+        node: its folder.
+        link: where the server is.
+        stop: ends it.
+
+    Raises:
+        UserError: the folder is not complete, or its clients' process refuses to begin.
+    """
+    link.check()
+    client_folders(node)
+    sockets = Path(tempfile.mkdtemp(prefix="coterie-"))  # a short path, for its owner alone
+    clients = supernode = None
+    try:
+        clients = _clients(node, sockets / "clients")
+        supernode = _supernode(node, link, sockets / "clients")
+        shown: dict[str, Any] = {}
+        while not stop.wait(_LOOK):
+            if (state := _state(link, clients, supernode)) != shown:
+                write_json(node / STATE, state)
+                shown = state
+            if clients.over:
+                raise UserError(
+                    f"the clients of {node} cannot be served: {_last_line(clients.log)}"
+                )
+    finally:
+        for one in (supernode, clients):
+            if one is not None:
+                one.end()
+        shutil.rmtree(sockets, ignore_errors=True)
+        (node / STATE).unlink(missing_ok=True)
+
+
+def _clients(node: Path, socket: Path) -> Kept:
+    words = ("-m", "coterie.core.flower.resident", "--node", str(node), "--socket", str(socket))
+    log = node / "log" / "clients.log"
+    return Kept(lambda: [sys.executable, *words], log, once=(_BAD_INPUT,))
+
+
+def _supernode(node: Path, link: SuperLink, socket: Path) -> Kept:
+    """The SuperNode. Within a minute of a kill Flower refuses it, so that it is tried again."""
+
+    def command() -> list[str]:
+        return [
+            program("flower-supernode"),
+            *("--superlink", link.address, "--root-certificates", str(link.authority)),
+            *("--auth-supernode-private-key", str(link.key)),
+            *("--host", "127.0.0.1", "--port", str(free_port())),
+            *("--node-config", f'{SOCKET}="{socket}"'),
+        ]
+
+    return Kept(command, node / "log" / "supernode.log", environment(node / "flower"))
+
+
+def _state(link: SuperLink, clients: Kept, supernode: Kept) -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "superlink": link.address,
+        "clients": {"pid": clients.pid, "starts": clients.starts},
+        "supernode": {"pid": supernode.pid, "starts": supernode.starts},
+    }
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
+    return lines[-1] if lines else f"see {log}"

@@ -1,0 +1,85 @@
+"""The programs of Flower, and the environment in which they tell nobody anything. Torch-free."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+
+_BIN = Path(sys.executable).parent
+
+
+def check_installed() -> None:
+    """Check that Flower is there.
+
+    Raises:
+        UserError: it is not.
+    """
+    if find_spec("flwr") is None:
+        raise UserError(
+            "Flower is not installed: say pip install 'coterie-core[flower]' with coterie's "
+            "constraints.txt"
+        )
+
+
+def program(name: str) -> str:
+    """A program of Flower's, beside this interpreter."""
+    return str(_BIN / name)
+
+
+def environment(home: Path) -> dict[str, str]:
+    """The environment of Flower's programs: no telemetry, no update check, nothing installed.
+
+    Args:
+        home: where Flower keeps connections and apps.
+    """
+    return {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+        "UV_OFFLINE": "1",
+        "PATH": os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)]),
+    }
+
+
+def told(words: Sequence[str], environment: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    """Run ``flwr`` with ``--format json``, and give what it says.
+
+    Raises:
+        UserError: it says that it did not succeed, or nothing.
+    """
+    done = subprocess.run(
+        [program("flwr"), *words, "--format", "json"],
+        env={**os.environ, **environment},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=120,
+    )
+    said = done.stdout[done.stdout.find("{") :]
+    try:
+        found: dict[str, Any] = json.loads(said)
+    except ValueError:
+        found = {}
+    if not found.get("success"):  # its exit status does not tell
+        why = found.get("error-message") or (done.stderr or done.stdout)[-300:]
+        raise UserError(f"flwr {words[0]} did not succeed: {' '.join(str(why).split())}")
+    return found
+
+
+def free_port() -> int:
+    """A port of this machine that nobody has now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

@@ -1,0 +1,123 @@
+"""The process that has the clients of a node: it answers parcels on a socket, and notes each.
+
+    python -m coterie.core.flower.resident --node NODE --socket PATH
+
+It stays while Flower starts a process for every message. The socket is for its owner alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection, Listener
+from pathlib import Path
+
+import torch
+
+from coterie.core.engines.envelope import Parcel, ReplyHeader
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.serving import serving
+from coterie.core.engines.worker import Service
+from coterie.core.errors import UserError
+from coterie.core.flower.node_folder import client_folders
+from coterie.core.flower.requests import Asked, note, now
+from coterie.core.wire.codec import MAX_BYTES, ProtocolError, peek
+
+_SLOW = 60.0  # seconds that one on this machine may take to send what it has begun to
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Answer parcels until the process is ended."""
+    parser = argparse.ArgumentParser(prog="python -m coterie.core.flower.resident")
+    parser.add_argument("--node", type=Path, required=True, help="folder of the node")
+    parser.add_argument("--socket", type=Path, required=True, help="where it is asked")
+    given = parser.parse_args(arguments)
+    try:
+        listen(given.node, given.socket)
+    except UserError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    return 0
+
+
+def listen(node: Path, socket: Path) -> None:
+    """Answer parcels on a socket.
+
+    Raises:
+        UserError: a folder is not complete, another process serves it, or what is asked cannot be
+            noted.
+    """
+    services = {path.name: Service(path) for path in client_folders(node)}
+    with ExitStack() as held:
+        for one in services.values():
+            held.enter_context(serving(one.folder))
+        torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services.values()))
+        for one in services.values():
+            one.get_ready()
+        os.umask(0o077)
+        socket.unlink(missing_ok=True)
+        with Listener(str(socket), "AF_UNIX") as listener:
+            while True:
+                with suppress(OSError, EOFError), listener.accept() as asking:
+                    _answer_one(node, services, asking)
+
+
+def _answer_one(node: Path, services: dict[str, Service], asking: Connection) -> None:
+    if not asking.poll(_SLOW):
+        return
+    name = asking.recv_bytes(4096).decode(errors="replace")
+    if asking.poll(_SLOW):
+        asking.send_bytes(answered(node, services, name, asking.recv_bytes(MAX_BYTES)))
+
+
+def answered(node: Path, services: dict[str, Service], name: str, parcel: bytes) -> bytes:
+    """Answer a parcel for a folder, and note it before the reply is given.
+
+    Raises:
+        UserError: a folder is not complete, or nothing can be noted.
+    """
+    began, when = time.perf_counter(), now()
+    service = services.get(name)
+    if service is None:
+        note(node, Asked(when, name[:100], down=len(parcel), why="this node has no such folder"))
+        return b""
+    reply = service.answer(parcel)
+    seconds = round(time.perf_counter() - began, 3)
+    note(node, _described(when, name, parcel, reply, seconds))
+    return reply
+
+
+def _described(when: str, folder: str, parcel: bytes, reply: bytes, seconds: float) -> Asked:
+    said = peek(reply, header=ReplyHeader)
+    why = said.why or "; ".join(dict.fromkeys(said.refused.values()))
+    sizes = {"down": len(parcel), "up": len(reply), "seconds": seconds}
+    try:
+        found = Parcel.read(parcel)
+        *missed, asked = found.requests()
+    except ProtocolError:
+        return Asked(when, folder, why=why, **sizes)  # type: ignore[arg-type]
+    header = found.header
+    return Asked(
+        when,
+        folder,
+        parcel=found.name,
+        run=header.run,
+        epoch=header.epoch,
+        turn=header.turn,
+        attempt=header.attempt,
+        block=asked.block,
+        round=asked.round,
+        step=asked.step,
+        missed=len(missed),
+        answered=said.clients.numel(),
+        why=why,
+        **sizes,  # type: ignore[arg-type]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
