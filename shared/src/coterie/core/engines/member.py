@@ -60,6 +60,15 @@ class Question:
     reply: Future[bytes | None]
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What was heard of a node, to go back there."""
+
+    heard: str
+    waiting: list[bytes]
+    enrolled: Tensor
+
+
 @dataclass
 class Member:
     """What the server knows of a node.
@@ -70,6 +79,7 @@ class Member:
         ids: block -> ``(R,)`` who of them takes part, as far as it was told.
         heard: name of the newest parcel whose answer counts; empty before the first.
         waiting: requests that it has missed, the oldest first.
+        enrolled: ``(E,)`` ids of its clients that are known to have their private state.
         away: whether it is left out until it has said that it is there.
         late: the last try in which it gave no answer.
         why: what is known of why it is away.
@@ -81,6 +91,7 @@ class Member:
     ids: dict[int, Tensor] = field(default_factory=dict)
     heard: str = ""
     waiting: list[bytes] = field(default_factory=list)
+    enrolled: Tensor = NOBODY
     away: bool = True
     late: Try = (-1, -1)
     why: str = "it was not asked yet"
@@ -94,6 +105,14 @@ class Member:
         """Its answer to a parcel counts: it has nothing left to catch up."""
         self.heard = parcel.name
         self.waiting = []
+
+    def mark(self) -> Mark:
+        """Where it stands."""
+        return Mark(self.heard, list(self.waiting), self.enrolled)
+
+    def go_back(self, mark: Mark) -> None:
+        """Go on from there with the next request, as if nothing had been since."""
+        self.heard, self.waiting, self.enrolled = mark.heard, list(mark.waiting), mark.enrolled
 
     def leave(self, why: str, late: Try = (-1, -1)) -> None:
         """It is away; since a try of a round, in which it is not asked any more."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from coterie.core.engines.envelope import (
     words,
 )
 from coterie.core.engines.judge import SILENT, Judge, check_reply
-from coterie.core.engines.member import Member, Node, Question, load_waiting, waiting_plain
+from coterie.core.engines.member import Mark, Member, Node, Question, load_waiting, waiting_plain
 from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request, TooFew
 from coterie.core.protocol.card import Card
@@ -44,8 +44,29 @@ START = 60.0
 """Seconds for nodes to come up."""
 
 
+@dataclass
+class RoundCosts:
+    """What a round cost between server and nodes, all its tries together.
+
+    Attributes:
+        late: names of the nodes that gave no answer in time, or none at all.
+        waited: seconds in which the server did nothing but wait for nodes.
+        sent: bytes of parcels, with headers and with what was missed before.
+        received: bytes of replies.
+    """
+
+    late: set[str] = field(default_factory=set)
+    waited: float = 0.0
+    sent: int = 0
+    received: int = 0
+
+
 class Nodes(Exchange):
     """Clients behind nodes.
+
+    Attributes:
+        members: what is known of each node.
+        costs: of the round that goes on.
 
     Args:
         nodes: each client is in one of them.
@@ -84,6 +105,7 @@ class Nodes(Exchange):
         self._header = ParcelHeader(run, epoch=epoch)
         self._card = None if card is None else hashlib.sha256(card.to_json().encode()).hexdigest()
         self._threads = ThreadPoolExecutor(max(len(nodes), 1))
+        self.costs = RoundCosts()
         self._try = (0, 0)  # turn, attempt
         self._found = False
         self._everybody = 0
@@ -103,15 +125,17 @@ class Nodes(Exchange):
     def begin(self, turn: int, attempt: int) -> None:
         """Begin a round of the run, or try it again."""
         self._try = (turn, attempt)
+        if not attempt:
+            self.costs = RoundCosts()
 
-    def mark(self) -> list[tuple[str, list[bytes]]]:
+    def mark(self) -> list[Mark]:
         """What was heard of every node, and waits for it."""
-        return [(one.heard, list(one.waiting)) for one in self.members]
+        return [one.mark() for one in self.members]
 
-    def go_back(self, mark: list[tuple[str, list[bytes]]]) -> None:
+    def go_back(self, mark: list[Mark]) -> None:
         """Take back what nodes did since: with the next request they do."""
-        for member, (heard, waiting) in zip(self.members, mark, strict=True):
-            member.heard, member.waiting = heard, list(waiting)
+        for member, one in zip(self.members, mark, strict=True):
+            member.go_back(one)
 
     def present(self, block: int) -> Tensor:
         """Who takes part in a block and is there, ``(R,)`` int64 ascending.
@@ -133,22 +157,25 @@ class Nodes(Exchange):
     def enrol(self, ids: Tensor, block: int) -> Tensor:
         """Let the newcomers among ``ids`` make their private state; return their ids.
 
-        Clients that do not answer make it when they are first asked for a step.
+        Those who are known to have it are not asked. Clients that do not answer make it when they
+        are first asked for a step.
         """
         newcomers = [ids[:0]]
-        sent: list[tuple[Member, Parcel, Future[bytes | None]]] = []
+        sent: list[tuple[Member, Tensor, Parcel, Future[bytes | None]]] = []
         for member in self.members:
             own = member.those_of(ids, max(block, 0))
+            own = own[~torch.isin(own, member.enrolled)]
             if own.numel() and not member.away:
                 message = encode(None, RequestHeader(block, 0, 0, ENROL, own))
                 parcel = member.parcel(self._parcel_header(), message)
-                sent.append((member, parcel, self._submit(member, parcel)))
+                sent.append((member, own, parcel, self._submit(member, parcel)))
         until = _until(self.deadline)
-        for member, parcel, future in sent:
+        for member, own, parcel, future in sent:
             reply = self._reply(member, future, until)
             with suppress(ProtocolError):
                 newcomers.append(_enrolled(reply, parcel))
                 member.counts(parcel)
+                member.enrolled = torch.cat([member.enrolled, own])
         return torch.cat(newcomers).sort().values
 
     def ask(self, request: Request) -> Iterator[Answers]:
@@ -243,7 +270,7 @@ class Nodes(Exchange):
         for one in new:
             if one.question is not None:
                 one.node.give_up()
-                one.leave(SILENT, self._try)
+                self._lose(one)
 
     def _question(self, member: Member, block: int) -> Question:
         message = encode(None, RequestHeader(block, 0, 0, PRESENT, NOBODY))
@@ -253,7 +280,9 @@ class Nodes(Exchange):
 
     def _take_in(self, members: Sequence[Member], seconds: float | None) -> None:
         """Take note of what members answer to their questions in time."""
+        began = time.monotonic()
         wait([one.question.reply for one in members if one.question is not None], seconds)
+        self.costs.waited += time.monotonic() - began
         for member in members:
             question = member.question
             if question is None or not question.reply.done():
@@ -294,21 +323,31 @@ class Nodes(Exchange):
         return ids
 
     def _submit(self, member: Member, parcel: Parcel) -> Future[bytes | None]:
-        return self._threads.submit(member.node.ask, parcel.to_bytes(), self.deadline)
+        content = parcel.to_bytes()
+        self.costs.sent += len(content)
+        return self._threads.submit(member.node.ask, content, self.deadline)
 
     def _reply(
         self, member: Member, future: Future[bytes | None], until: float | None
     ) -> bytes | None:
         """Wait for a reply as long as there is time; who is late is asked no more in this try."""
+        began = time.monotonic()
         try:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            reply = future.result(left)
+            reply = future.result(None if until is None else max(until - began, 0.0))
         except TimeoutError:
             member.node.give_up()
             reply = None
+        self.costs.waited += time.monotonic() - began
         if reply is None:
-            member.leave(SILENT, self._try)
+            self._lose(member)
+        else:
+            self.costs.received += len(reply)
         return reply
+
+    def _lose(self, member: Member) -> None:
+        """Leave a member that is late out of the rest of the try."""
+        member.leave(SILENT, self._try)
+        self.costs.late.add(member.node.name)
 
     def _parcel_header(self) -> ParcelHeader:
         turn, attempt = self._try

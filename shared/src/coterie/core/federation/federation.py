@@ -47,6 +47,7 @@ class Federation:
         settings: of the run, flat keys and plain values; None takes those of the halves.
         exchange: how clients are reached that are not in this process; None for those that are.
         origin: digest of what numbers of clients and items stand for; asked for once, if ever.
+        elsewhere: how many clients there are that are not in this process, as far as is known.
     """
 
     server: Server[Any]
@@ -65,6 +66,13 @@ class Federation:
     settings: Mapping[str, Any] | None = None
     exchange: Exchange | None = None
     origin: Callable[[], str] = str
+    elsewhere: int = 0
+
+    @property
+    def largest(self) -> int:
+        """Clients of the largest block."""
+        here = (len(block.ids) for block in self.blocks if block is not None)
+        return max(here, default=self.elsewhere)
 
 
 # Server and clients compute with the same constants, or nothing is computed at all.

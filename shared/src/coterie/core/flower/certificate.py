@@ -21,6 +21,7 @@ from coterie.core.files import write_text
 from coterie.core.flower.app import write_app
 from coterie.core.flower.courier import FlowerNodes
 from coterie.core.flower.keys import known_keys
+from coterie.core.flower.names import VARIABLE
 from coterie.core.flower.trial import Trial
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.run.certify import RUN, Apart, certify, processes
@@ -28,7 +29,7 @@ from coterie.core.settings.configuration import read_config, to_yaml
 from coterie.core.settings.schema import build
 
 _ROWS, _SETTINGS, _FAILED = "rows.jsonl", "settings.yaml", "failed.txt"
-_LOOK = 0.2  # seconds
+_LOOK, _ASK = 0.2, 30.0  # seconds between two looks; and between two questions to Flower
 DEADLINE = 600.0
 """Seconds for an ask: nobody is to be left out."""
 
@@ -63,7 +64,7 @@ def certified(
 
 
 def _rows(trial: Trial, number: str, folder: Path) -> Iterator[list[dict[str, Any]]]:
-    path, seen, over = folder / _ROWS, 0, False
+    path, seen, over, asked = folder / _ROWS, 0, False, time.monotonic()
     while True:
         lines = path.read_text().splitlines() if path.exists() else []
         for line in lines[seen:]:
@@ -79,11 +80,14 @@ def _rows(trial: Trial, number: str, folder: Path) -> Iterator[list[dict[str, An
             )
         time.sleep(_LOOK)
         over = (folder / _FAILED).exists()
+        if time.monotonic() - asked > _ASK:
+            over |= trial.state(number).startswith("finished")
+            asked = time.monotonic()
 
 
 def serve(grid: Grid, context: Context) -> None:
     """What the ServerApp of a certificate does."""
-    folder = Path(os.environ["COTERIE_SERVER"]).parents[1]
+    folder = Path(os.environ[VARIABLE]).parents[1]
     try:
         with (folder / _ROWS).open("a", encoding="utf-8") as file:
             for row in _compared(grid, folder):

@@ -20,7 +20,7 @@ from coterie.core.flower.client_app import BODY, CONTROL, FOLDER, packed, unpack
 logger = logging.getLogger(__name__)
 LONGEST = 12 * 3600.0
 """Seconds that Flower keeps a message for a node, where there is no deadline."""
-_LOOK, _AGAIN = 0.1, 1.0  # seconds between two looks for replies; and before asking again
+_LOOK, _AGAIN = 0.2, 1.0  # seconds between two looks for replies; and before asking again
 
 
 class FlowerNodes(Nodes):
@@ -111,12 +111,7 @@ class _Way:
 
 
 class Courier:
-    """Carries parcels for all nodes; one thread looks for all replies.
-
-    Attributes:
-        sent: bytes of parcels, whether they arrived or not.
-        received: bytes of replies.
-    """
+    """Carries parcels for all nodes; one thread looks for all replies."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid, self._talk = grid, threading.Lock()  # Flower has one connection
@@ -124,7 +119,6 @@ class Courier:
         self._some = threading.Event()
         self._found: tuple[float, dict[bytes, int]] = (-_AGAIN, {})
         self._closed, self._failure = False, ""
-        self.sent = self.received = 0
         threading.Thread(target=self._collect, name="replies", daemon=True).start()
 
     def online(self) -> set[bytes]:
@@ -174,7 +168,6 @@ class Courier:
             except Exception as error:
                 self._fail(error)
                 raise self._refusal() from error
-            self.sent += len(way.parcel)
         return number or None
 
     def _read(self, way: _Way) -> bytes | None:
@@ -185,9 +178,7 @@ class Courier:
             logger.info("%s: Flower says %s", way.node.name, message.error)
             return None
         with suppress(ValueError):
-            reply = unpacked(message)
-            self.received += len(reply)
-            return reply
+            return unpacked(message)
         return b""  # which is no reply, and is refused as such
 
     def _collect(self) -> None:

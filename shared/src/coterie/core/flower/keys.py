@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coterie.core.errors import UserError
 from coterie.core.flower.certificates import public_key
-from coterie.core.flower.trial import KEYS
+from coterie.core.flower.names import KEYS
 
 
 def known_keys(server: Path) -> dict[str, bytes]:

@@ -17,14 +17,13 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.flower.certificates import write_authority, write_key
+from coterie.core.flower.names import KEYS, VARIABLE
 from coterie.core.flower.node_folder import KEY, client_folders
 from coterie.core.flower.programs import environment, free_port, program, told
 from coterie.core.flower.supervisor import Kept
 
 CONNECTION = "lab"
 """What ``flwr run`` calls the SuperLink."""
-KEYS = "keys.json"
-"""In the server's folder: name of a clients' folder -> public key of the node that has it."""
 _UP = 60.0  # seconds that a SuperLink may take to come up
 _REGISTERED = "registered.json"
 
@@ -141,7 +140,7 @@ class Trial:
             *("--database", str(self.folder / "state.db")),
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         ]
-        here = environment(self.folder / "flower") | {"COTERIE_SERVER": str(self.server)}
+        here = environment(self.folder / "flower") | {VARIABLE: str(self.server)}
         kept = Kept(lambda: words, self.folder / "log" / "superlink.log", here)
         self._kept["superlink"] = kept
         until = time.monotonic() + _UP

@@ -166,6 +166,7 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
         settings=values_of(settings),
         exchange=exchange,
         origin=lambda: card.data,
+        elsewhere=ids.numel(),
     )
 
 

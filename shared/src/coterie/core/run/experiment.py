@@ -203,8 +203,18 @@ class Experiment(Generic[Settings]):
         return load(paper.server_half)(self.card, everybody), load(paper.maker)(self.card)
 
     def federation(self) -> Federation:
-        """Join both halves with the clients' data."""
+        """Join both halves with the clients' data.
+
+        Raises:
+            UserError: the clients are on other machines.
+        """
         settings = self.settings
+        if settings.engine.name == "flower":
+            raise UserError(
+                "the clients of 'engine.name' flower are on other machines, and nothing of them is "
+                f"here: train by coterie deploy {self.paper}, and see what a run measured in its "
+                "folder"
+            )
         with computing_on(self.device):
             server, client = self.halves()
         return Federation(

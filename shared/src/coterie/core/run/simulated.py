@@ -119,14 +119,16 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def looked_into(run: FederatedRun, federation: Federation, folder: Path) -> FederatedRun:
-    """Give a run with all its clients in this process, to look into them; itself, if they are.
+    """Give a run with all its clients in this process, to look into them.
+
+    It is the run itself where they are here already, or on machines of their own.
 
     Args:
         run: whose clients are in processes.
         federation: as it was before `in_processes`.
         folder: of the run.
     """
-    if run.federation.exchange is None:
+    if run.federation.exchange is federation.exchange:  # in this process, or on other machines
         return run
     plain = run.to_plain()
     found = FederatedRun(federation)

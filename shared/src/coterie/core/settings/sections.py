@@ -110,14 +110,15 @@ class DataSettings(NamedData):
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
-    name: Literal["in-process", "processes"] = "in-process"
-    """Where clients run: in this process, or in processes of their own on this machine, with their
-    data, secrets and private state in folders below the run's."""
+    name: Literal["in-process", "processes", "flower"] = "in-process"
+    """Where clients run: in this process; in processes of their own on this machine, with their
+    data, secrets and private state in folders below the run's; or on other machines, on Flower's
+    runtime, by coterie deploy."""
     processes: int | None = None
     """Processes of clients; default is one a core. An organisation is never cut in two."""
     deadline: float | None = None
-    """Seconds that processes have for the answers to an ask, all together; default is any time. Who
-    is late is left out of the rest of the round."""
+    """Seconds that processes or nodes have for the answers to an ask, all together; default is any
+    time, and 600 on other machines. Who is late is left out of the rest of the round."""
     start: float = 60.0
     """Seconds that a process has to come up."""
     min_clients: float | None = None
@@ -157,11 +158,8 @@ class EngineSettings:
         at_least("engine.patience", self.patience, 1)
         for name in ("deadline", "start", "min_clients"):
             between(f"engine.{name}", getattr(self, name), 0, float("inf"))
-        if self.name == "processes":
-            if self.workers > 1:
-                raise UserError(
-                    "'engine.workers' are threads of one process: set 'engine.processes' instead"
-                )
+        if self.name != "in-process":
+            self._check_elsewhere()
             return
         fresh = EngineSettings.__dataclass_fields__
         for name in ("processes", "deadline", "start", "min_clients", "patience"):
@@ -170,6 +168,16 @@ class EngineSettings:
                     f"'engine.{name}' is for clients in processes of their own: set engine.name to "
                     "processes, or leave it out"
                 )
+
+    def _check_elsewhere(self) -> None:
+        if self.workers > 1:
+            raise UserError(
+                "'engine.workers' are threads of one process: set 'engine.processes' instead"
+            )
+        if self.name == "flower" and self.processes is not None:
+            raise UserError(
+                "'engine.processes' are of one machine: say coterie deploy --nodes instead"
+            )
 
 
 @dataclass(frozen=True)

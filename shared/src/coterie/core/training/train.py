@@ -32,7 +32,13 @@ from coterie.core.settings.schema import values_of
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.files import Curves, TranscriptFile
 from coterie.core.training.callbacks.given_again import GivenAgain
-from coterie.core.training.callbacks.notes import Costs, PrivacyBudget, Refusals, StreamScore
+from coterie.core.training.callbacks.notes import (
+    Costs,
+    NodeCosts,
+    PrivacyBudget,
+    Refusals,
+    StreamScore,
+)
 from coterie.core.training.callbacks.progress import RoundProgress
 from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.rounds import MetricsLogger
@@ -131,7 +137,21 @@ def train(
     """
     torch.set_num_threads(settings.engine.threads)
     switch.allow(settings.engine.kernels == "auto")
-    experiment: Experiment[Any] = load(paper.experiment)(settings)
+    return train_experiment(paper, load(paper.experiment)(settings), callbacks, loggers)
+
+
+def train_experiment(
+    paper: Paper,
+    experiment: Experiment[Any],
+    callbacks: Sequence[theirs.Callback] = (),
+    loggers: Sequence[Logger] = (),
+) -> Path:
+    """Train an experiment of a paper as `train` does.
+
+    Raises:
+        UserError: as there.
+    """
+    settings = experiment.settings
     check(experiment.needs())
     federation = experiment.federation()
     check_objects("callbacks", callbacks, theirs.Callback)
@@ -169,7 +189,7 @@ def _reached(
     experiment: Experiment[Any], federation: Federation, folder: Path
 ) -> Iterator[Federation]:
     """The federation with its clients where the settings want them."""
-    if experiment.settings.engine.name == "in-process":
+    if experiment.settings.engine.name != "processes":
         yield federation
         return
     with in_processes(experiment, federation, folder) as found:
@@ -219,7 +239,7 @@ def _validation(federation: Federation) -> list[str]:
     """Say by what rounds were chosen, if not by all rounds and clients."""
     if not isinstance(federation.server, Selecting):
         return []
-    return federation.server.remarks(max(len(block.ids) for block in federation.blocks))
+    return federation.server.remarks(federation.largest)
 
 
 def _unmeasured(run: FederatedRun) -> list[str]:
@@ -251,6 +271,8 @@ def _beside(
         found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
         found.append(PrivacyBudget(settings.privacy))
+    if settings.engine.name != "in-process":
+        found.append(NodeCosts())
     if settings.run.progress:
         found.append(RoundProgress())
     if settings.logger.transcript:

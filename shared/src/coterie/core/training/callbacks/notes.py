@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning
 
+from coterie.core.engines.nodes import Nodes
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.privacy.accountant import epsilon, price
@@ -134,6 +135,28 @@ class Refusals(Note):
         if len(new) > _NAMED:
             logger.warning("%d more left out of round %d", len(new) - _NAMED, run.round)
         self._seen |= new.keys()
+
+
+class NodeCosts(Note):
+    """Note which nodes were there, and what it cost to reach them.
+
+    ``fed/online`` are clients whose nodes are there after the round, ``fed/late`` those whose nodes
+    gave no answer in time; ``cost/sent_bytes`` and ``cost/received_bytes`` are what parcels and
+    replies took, where ``cost/…_bytes`` of the ledger are the messages in them, for every client.
+    """
+
+    def note(self, run: FederatedRun) -> None:
+        """Note them."""
+        exchange, block = run.exchange, max(run.block, 0)
+        if not isinstance(exchange, Nodes):
+            return
+        costs, here = exchange.costs, [one for one in exchange.members if not one.away]
+        late = [one for one in exchange.members if one.node.name in costs.late]
+        run.journal.scalar("fed/online", sum(one.count(block) for one in here))
+        run.journal.scalar("fed/late", sum(one.count(block) for one in late))
+        run.journal.scalar("cost/wait_seconds", costs.waited)
+        run.journal.scalar("cost/sent_bytes", costs.sent)
+        run.journal.scalar("cost/received_bytes", costs.received)
 
 
 class PrivacyBudget(Note):

@@ -1,0 +1,151 @@
+"""The ServerApp: a run from the card and the server's own folder, under the same Trainer as ever.
+
+One at a time, and every start has a number of its own: Flower starts a second one beside a living
+first. Nodes refuse what an earlier start sends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid
+
+from coterie.core.engines.serving import serving
+from coterie.core.errors import UserError
+from coterie.core.federation.federation import bounds
+from coterie.core.files import write_json
+from coterie.core.flower.courier import FlowerNodes
+from coterie.core.flower.keys import known_keys
+from coterie.core.flower.names import RUN, RUNS, SETTINGS, STATUS, VARIABLE
+from coterie.core.flower.status import Status, telling
+from coterie.core.protocol.card import Card
+from coterie.core.registry.papers import find_paper, heavy, load
+from coterie.core.run.apart import expected
+from coterie.core.run.deployed import Deployed
+from coterie.core.settings.configuration import read_config
+from coterie.core.settings.schema import build, changed
+
+
+def serve(grid: Grid, context: Context) -> None:
+    """Run what the server's folder says; what ``flwr run`` calls.
+
+    Raises:
+        UserError: the folder is not complete, a run in it is unfinished and not to be gone on
+            with, another ServerApp is at it; or as `coterie.core.training.train.train`.
+    """
+    config = context.run_config
+    folder = server_folder(config)
+    with serving(folder), telling(folder / STATUS):
+        _run(grid, folder, bool(config.get("resume", False)))
+
+
+def server_folder(config: Mapping[str, Any]) -> Path:
+    """The server's folder, by the run's configuration or the SuperLink's environment.
+
+    Raises:
+        UserError: neither names one that is there.
+    """
+    named = str(config.get("server") or os.environ.get(VARIABLE, ""))
+    if not named:
+        raise UserError(
+            f"the server's folder is not known: start the SuperLink with {VARIABLE}=FOLDER, or the "
+            "run with --run-config 'server=\"FOLDER\"'"
+        )
+    folder = Path(named).expanduser()
+    if not (folder / "card.json").is_file():
+        raise UserError(f"{folder} is no folder of a server: make one by coterie deploy")
+    return folder
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Which run it is, and how often its server was started.
+
+    Attributes:
+        run: its name for the nodes, whose private state is of one run.
+        number: of the run in the server's folder.
+        epoch: of the start.
+    """
+
+    run: str
+    number: int
+    epoch: int
+
+    @property
+    def name(self) -> str:
+        """Of the run's folder."""
+        return f"run-{self.number}"
+
+
+def _run(grid: Grid, folder: Path, resume: bool) -> None:
+    card = Card.from_json((folder / "card.json").read_text())
+    paper = find_paper(card.paper)
+    settings = build(
+        load(paper.settings),
+        read_config(folder / SETTINGS, load(paper.settings), paper.name).values,
+    )
+    keys, known = known_keys(folder), expected(folder)
+    _check_keys(keys, known, folder)
+    start = _started(folder, folder / RUNS / paper.name, resume)
+    made = folder / RUNS / paper.name / start.name / "config.yaml"
+    out = {"run.out": str(folder / RUNS), "run.name": start.name, "run.resume": made.is_file()}
+    out["run.progress"] = False  # nobody looks at it
+    settings = changed(settings, out)
+    engine = settings.engine
+    exchange = FlowerNodes(
+        grid,
+        {name: keys[name] for name in known},
+        start.run,
+        bounds=bounds(engine),
+        deadline=engine.deadline,
+        start=engine.start,
+        epoch=start.epoch,
+        min_clients=engine.min_clients,
+        patience=engine.patience,
+        expected=known,
+        card=card,
+    )
+    facts = {"paper": paper.name, "run": start.name, "epoch": start.epoch}
+    with exchange, Status(folder / STATUS, exchange, facts) as status:
+        experiment = Deployed(settings, card, folder, exchange)
+        train = heavy("coterie.core.training.train")
+        train.train_experiment(paper, experiment, callbacks=[status])
+
+
+def _check_keys(keys: Mapping[str, bytes], known: Mapping[str, Any], folder: Path) -> None:
+    """Check that each folder of clients has a node."""
+    missing = next((name for name in known if name not in keys), None)
+    if missing is not None:
+        raise UserError(
+            f"no node has registered for '{missing}': put the public key that its owner sent you "
+            f"into {folder / 'keys.json'}"
+        )
+
+
+def _started(folder: Path, runs: Path, resume: bool) -> _Start:
+    """Count this start, before anything is sent.
+
+    Raises:
+        UserError: the newest run is unfinished, and is not to be gone on with.
+    """
+    path = folder / RUN
+    start = _Start(**json.loads(path.read_text())) if path.is_file() else None
+    if start is not None and (runs / start.name / "config.yaml").is_file():
+        finished = (runs / start.name / "summary.json").is_file()
+        if not finished and not resume:
+            raise UserError(
+                f"{runs / start.name} is unfinished: go on by --run-config 'resume=true', or move "
+                "its folder away to begin another"
+            )
+        if not resume:
+            start = _Start(os.urandom(8).hex(), start.number + 1, 0)
+    start = start or _Start(os.urandom(8).hex(), 1, 0)
+    start = replace(start, epoch=start.epoch + 1)
+    write_json(path, vars(start))
+    return start
