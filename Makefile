@@ -21,6 +21,7 @@ PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.
 
 PIP = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
 FLAGS = $(if $(DATA),--data $(DATA)) $(if $(PRESET),--preset $(PRESET))
+COMPILED = $(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' .venv/lib || true
 # Types are checked beside the tests, as that keeps one core busy for most of a minute.
 define TESTED
 	@$(BIN)/ruff check .
@@ -65,7 +66,7 @@ $(INSTALLED): $(MANIFESTS)
 	@$(PIP) --no-build-isolation $(PACKAGES:%=-e %)
 	@# pip compiles on one core, this on all, and without the half that runs do not import. Templates
 	@# that are no Python, as some packages have, are left as they are.
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests/|/transformers/models/' .venv/lib || true
+	@$(COMPILED)
 	@mv $(UNFINISHED) $@
 
 $(TOOLS): $(INSTALLED)
@@ -73,6 +74,7 @@ $(TOOLS): $(INSTALLED)
 	@mv $(INSTALLED) $(UNFINISHED)
 	@# If pip gives up by itself, offline say, it has put everything back.
 	@$(PIP) --group dev || { mv $(UNFINISHED) $(INSTALLED); exit 1; }
+	@$(COMPILED)
 	@mv $(UNFINISHED) $(INSTALLED) && touch $@
 
 .PHONY: train

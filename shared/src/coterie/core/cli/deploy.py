@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +22,7 @@ from coterie.core.cli.command import (
 from coterie.core.errors import UserError
 from coterie.core.flower.names import CLIENTS, SERVER, STATUS, TRIAL
 from coterie.core.flower.programs import check_installed
+from coterie.core.flower.supervisor import alive
 from coterie.core.flower.trial import Trial
 from coterie.core.registry.papers import heavy
 from coterie.core.settings.configuration import configure
@@ -101,24 +101,13 @@ def follow(trial: Trial, folder: Path) -> Mapping[str, Any]:
                     tell(_line(state))
                 if state["state"] in _OVER and not _lost(state):
                     return state
-            if _died(state) or time.monotonic() - asked > _ASK:
+                if state["state"] not in _OVER and not alive(state["pid"]):
+                    break
+            if time.monotonic() - asked > _ASK:
                 if trial.state(number).startswith("finished"):
                     break
                 asked = time.monotonic()
         tell("The server's process ended: it is started again")
-
-
-def _died(state: Mapping[str, Any] | None) -> bool:
-    """Whether the process of a run that is not over has ended, on this machine."""
-    if state is None or state["state"] in _OVER:
-        return False
-    try:
-        os.kill(state["pid"], 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
 
 
 def _lost(state: Mapping[str, Any]) -> bool:

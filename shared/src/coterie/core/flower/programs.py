@@ -47,6 +47,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "UV_OFFLINE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # a process a message, in twice the time without
         "PATH": os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)]),
     }
 

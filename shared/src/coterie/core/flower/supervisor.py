@@ -121,14 +121,28 @@ class Kept:
                 os.killpg(process.pid, number)
 
 
+def alive(pid: int) -> bool:
+    """Whether a process of this machine goes on; one that nobody has waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return _state(Path(f"/proc/{pid}")) != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's, or no /proc here
+        return True
+
+
+def _state(process: Path) -> str:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0]
+
+
 def marked(mark: str) -> list[int]:
     """Numbers of the processes that bear a mark, by what Linux tells of their environment."""
     found, name = [], f"{_MARK}=".encode()
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # gone, or somebody else's
-            state = (path / "stat").read_text().rpartition(")")[2].split()[0]
             said = (path / "environ").read_bytes().split(b"\0")
             marks = next((one for one in said if one.startswith(name)), name)[len(name) :]
-            if state != "Z" and mark.encode() in marks.split():
+            if _state(path) != "Z" and mark.encode() in marks.split():
                 found.append(int(path.name))
     return found

@@ -89,6 +89,7 @@ class Trial:
         Raises:
             UserError: Flower refuses it.
         """
+        self._wait_until_up()
         given = " ".join(f"{key}={json.dumps(value)}" for key, value in (config or {}).items())
         more = ["--run-config", given] if given else []
         found = self._flwr("run", str(app.absolute()), CONNECTION, *more)
@@ -141,12 +142,17 @@ class Trial:
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
         ]
         here = environment(self.folder / "flower") | {VARIABLE: str(self.server)}
-        kept = Kept(lambda: words, self.folder / "log" / "superlink.log", here)
-        self._kept["superlink"] = kept
+        log = self.folder / "log" / "superlink.log"
+        self._kept["superlink"] = Kept(lambda: words, log, here)
+        self._wait_until_up()
+
+    def _wait_until_up(self) -> None:
         until = time.monotonic() + _UP
         while not self.is_up():
             if time.monotonic() > until:
-                raise UserError(f"the SuperLink does not come up: see {kept.log}")
+                raise UserError(
+                    f"the SuperLink does not come up: see {self.process('superlink').log}"
+                )
             time.sleep(0.1)
 
     def is_up(self) -> bool:
