@@ -72,8 +72,8 @@ def _up(argv: Sequence[str]) -> None:
     tell(f"Starting a SuperLink and {len(nodes)} nodes on this machine; Ctrl-C ends all of them")
     with Trial(folder / TRIAL, nodes, folder / SERVER) as trial:
         state = follow(trial, folder)
-    if state["state"] == "failed":
-        raise UserError(state["error"])
+    if state["state"] != "finished":
+        raise UserError(f"the run has {state['state']}: {state['error']}")
     run = Path(state["folder"])
     summary = json.loads((run / "summary.json").read_text())
     rows = [{"metric": name, "value": value} for name, value in summary["metrics"].items()]
@@ -99,20 +99,17 @@ def follow(trial: Trial, folder: Path) -> Mapping[str, Any]:
                 if state["round"] > shown:
                     shown = state["round"]
                     tell(_line(state))
-                if state["state"] in _OVER and not _lost(state):
+                if state["state"] in _OVER:
                     return state
-                if state["state"] not in _OVER and not alive(state["pid"]):
+                if state["state"] == "stopped" and "stopped" in trial.state(number):
+                    return state
+                if state["state"] in ("stopped", "lost") or not alive(state["pid"]):
                     break
             if time.monotonic() - asked > _ASK:
                 if trial.state(number).startswith("finished"):
                     break
                 asked = time.monotonic()
         tell("The server's process ended: it is started again")
-
-
-def _lost(state: Mapping[str, Any]) -> bool:
-    """Whether a run failed as Flower's SuperLink went away, and can go on."""
-    return state["state"] == "failed" and "carries nothing of this run" in state["error"]
 
 
 def _line(state: Mapping[str, Any]) -> str:
@@ -136,7 +133,7 @@ def _status(argv: Sequence[str]) -> None:
             f"no run of {given.deployment} was started yet: flwr run {given.deployment}"
         )
     seconds = (datetime.now(UTC) - datetime.fromisoformat(state["time"])).total_seconds()
-    if state["state"] not in _OVER and seconds > _DEAD:
+    if state["state"] not in (*_OVER, "stopped", "lost") and seconds > _DEAD:
         state = {
             **state,
             "state": "no sign of life",

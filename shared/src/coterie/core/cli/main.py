@@ -302,6 +302,8 @@ def _interrupted(words: list[str], end: KeyboardInterrupt) -> str:
     again = shlex.join(["coterie", *(word for word in words if word != "--resume")])
     if words[0] in ("table", "sweep"):
         return f"interrupted; the runs that are done are kept; to go on, say: {again}"
+    if words[:2] == ["deploy", "up"]:
+        return f"interrupted; to go on, say: {again}"
     if words[0] != "train":
         return "interrupted"
     if not isinstance(end, Interrupted):

@@ -67,7 +67,7 @@ def _up(argv: Sequence[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     tell(f"{given.node} is kept up for {given.superlink}; Ctrl-C ends it")
-    up(given.node, SuperLink(given.superlink, given.ca, given.key or given.node / KEY), stop)
+    up(given.node, SuperLink(given.superlink, given.ca, given.key or given.node / KEY), stop, tell)
 
 
 def _init(argv: Sequence[str]) -> None:
@@ -120,6 +120,8 @@ def _status(argv: Sequence[str]) -> None:
             one = state[name]
             what = f"process {one['pid']}" if one["pid"] else "down, started again in a moment"
             tell(f"{name}: {what}, started {one['starts']} times")
+            if one["said"]:
+                tell(one["said"], "  last: ")
         tell(f"server: {state['superlink']}")
     print_rows(rows)
 

@@ -92,7 +92,7 @@ class ClientHost:
         if run not in ("", parcel.header.run):
             raise ProtocolError(
                 f"the client has private state of run '{run}', not of '{parcel.header.run}': its "
-                "owner must remove position.json to begin anew"
+                "owner must say coterie node reset, or remove position.json, to begin anew"
             )
         if parcel.header.order < order:
             raise ProtocolError(

@@ -311,7 +311,7 @@ class Nodes(Exchange):
         if run not in ("", self._header.run):
             raise ProtocolError(
                 f"they have private state of run '{run}', not of '{self._header.run}': their "
-                "owner must remove position.json to begin anew"
+                "owner must say coterie node reset, or remove position.json, to begin anew"
             )
         if self._card is not None and about.get("card") != self._card:
             raise ProtocolError("their card is another one than the server's")

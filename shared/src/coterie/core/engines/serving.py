@@ -35,7 +35,7 @@ def serving(path: Path, patience: float = _HANDOVER) -> Iterator[None]:
         until = time.monotonic() + patience
         while not _taken(descriptor):
             if time.monotonic() > until:
-                raise UserError(f"another process serves the clients in {path}: end that one")
+                raise UserError(f"another process is at work in {path}: end that one")
             time.sleep(0.05)
         yield
     finally:

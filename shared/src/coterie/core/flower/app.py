@@ -27,7 +27,7 @@ packages = ["coterie_app"]
 
 [tool.flwr.app]
 publisher = "coterie"
-fab-include = ["coterie_app/*.py", "card.json", "README.md", "LICENSE"]
+fab-include = ["/coterie_app/*.py", "/card.json", "/README.md", "/LICENSE"]
 
 [tool.flwr.app.components]
 serverapp = "coterie_app.server_app:app"

@@ -23,6 +23,10 @@ LONGEST = 12 * 3600.0
 _LOOK, _AGAIN = 0.2, 1.0  # seconds between two looks for replies; and before asking again
 
 
+class Lost(UserError):
+    """Flower carries nothing of a run any more; another start goes on with it."""
+
+
 class FlowerNodes(Nodes):
     """Clients behind nodes of Flower, each folder of clients behind the node with one key.
 
@@ -60,7 +64,7 @@ class FlowerNode:
         """Bring a parcel and wait for its reply, again where Flower says that it got lost.
 
         Raises:
-            UserError: Flower carries nothing of this run any more.
+            Lost: Flower carries nothing of this run any more.
         """
         until = time.monotonic() + (LONGEST if seconds is None else seconds)
         way = _Way(self, parcel)
@@ -130,7 +134,7 @@ class Courier:
         """Bring a parcel to its node, if that is there, and its reply.
 
         Raises:
-            UserError: Flower carries nothing of this run any more.
+            Lost: Flower carries nothing of this run any more.
         """
         number = self._push(way, seconds)
         if number is None:
@@ -218,8 +222,8 @@ class Courier:
         if self._failure:
             raise self._refusal()
 
-    def _refusal(self) -> UserError:
-        return UserError(
+    def _refusal(self) -> Lost:
+        return Lost(
             f"Flower's SuperLink carries nothing of this run any more ({self._failure}): start the "
             "run again, with resume=true"
         )

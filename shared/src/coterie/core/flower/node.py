@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,8 @@ from coterie.core.flower.node_folder import SOCKET, STATE, client_folders
 from coterie.core.flower.programs import environment, free_port, program
 from coterie.core.flower.supervisor import Kept
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TAIL = 10_000  # characters of a log that are looked at
 _LOOK = 1.0  # seconds between two looks whether all is well
 _BAD_INPUT = 2  # exit status of the clients' process where its owner must mend something
 
@@ -49,13 +53,14 @@ class SuperLink:
             raise UserError(f"'{self.address}' is no address: say HOST:PORT")
 
 
-def up(node: Path, link: SuperLink, stop: threading.Event) -> None:
+def up(node: Path, link: SuperLink, stop: threading.Event, tell: Callable[[str], object]) -> None:
     """Keep a node up until it is stopped.
 
     Args:
         node: its folder.
         link: where the server is.
         stop: ends it.
+        tell: is told what goes wrong.
 
     Raises:
         UserError: the folder is not complete, or its clients' process refuses to begin.
@@ -70,12 +75,11 @@ def up(node: Path, link: SuperLink, stop: threading.Event) -> None:
         shown: dict[str, Any] = {}
         while not stop.wait(_LOOK):
             if (state := _state(link, clients, supernode)) != shown:
+                _tell_starts(shown, state, tell)
                 write_json(node / STATE, state)
                 shown = state
             if clients.over:
-                raise UserError(
-                    f"the clients of {node} cannot be served: {_last_line(clients.log)}"
-                )
+                raise UserError(f"the clients of {node} cannot be served: {last_line(clients.log)}")
     finally:
         for one in (supernode, clients):
             if one is not None:
@@ -105,15 +109,31 @@ def _supernode(node: Path, link: SuperLink, socket: Path) -> Kept:
     return Kept(command, node / "log" / "supernode.log", environment(node / "flower"))
 
 
+def _tell_starts(
+    before: Mapping[str, Any], now: Mapping[str, Any], tell: Callable[[str], object]
+) -> None:
+    for name in ("clients", "supernode"):
+        if before and now[name]["starts"] > before[name]["starts"]:
+            tell(f"{name} ended, and is started again: {now[name]['said']}")
+
+
 def _state(link: SuperLink, clients: Kept, supernode: Kept) -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "superlink": link.address,
-        "clients": {"pid": clients.pid, "starts": clients.starts},
-        "supernode": {"pid": supernode.pid, "starts": supernode.starts},
+        "clients": _of(clients),
+        "supernode": _of(supernode),
     }
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
-    return lines[-1] if lines else f"see {log}"
+def _of(kept: Kept) -> dict[str, Any]:
+    said = "" if kept.pid and kept.starts == 1 else last_line(kept.log)
+    return {"pid": kept.pid, "starts": kept.starts, "said": said}
+
+
+def last_line(log: Path) -> str:
+    """What a process said last that is more than a rule or a blank."""
+    text = log.read_text(errors="replace")[-_TAIL:] if log.exists() else ""
+    lines = [line.strip() for line in _COLOURS.sub("", text).splitlines()]
+    told = [line for line in lines if re.search(r"\w", line.removeprefix("INFO :"))]
+    return told[-1] if told else f"see {log}"

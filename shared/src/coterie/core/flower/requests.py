@@ -1,14 +1,13 @@
 """What a node was asked, line by line: for its owner, who need not believe the server. Torch-free.
 
 ``requests.jsonl`` has a line for every parcel that came, written before its reply is given. A file
-of 10 MB is put aside under the time of its last line, and stays until the owner removes it.
+of 10 MB is put aside under a number, and stays until the owner removes it.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -104,8 +103,10 @@ def noted(node: Path) -> Iterator[Asked]:
 
 
 def _aside(path: Path) -> Path:
-    stamp = f"{time.time_ns() // 1_000_000:015d}"  # sorts as time goes
-    return path.with_name(f"{path.stem}-{stamp}{path.suffix}")
+    """The next free name for a file that is full; names sort as time goes."""
+    known = [one.stem.rpartition("-")[2] for one in path.parent.glob("requests-*.jsonl")]
+    newest = max((int(one) for one in known if one.isdecimal()), default=0)
+    return path.with_name(f"{path.stem}-{newest + 1:06d}{path.suffix}")
 
 
 def remarks(lines: list[Asked], card: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,8 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from coterie.core.flower.node_folder import client_folders
 from coterie.core.flower.requests import Asked, note, now
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, peek
 
+REFUSED, STOPPED = 2, 3
+"""Exit status: the owner must mend something first; or it may do again, on a disk with room say."""
 _SLOW = 60.0  # seconds that one on this machine may take to send what it has begun to
 
 
@@ -35,38 +37,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m coterie.core.flower.resident")
     parser.add_argument("--node", type=Path, required=True, help="folder of the node")
     parser.add_argument("--socket", type=Path, required=True, help="where it is asked")
-    given = parser.parse_args(arguments)
+    given, begun = parser.parse_args(arguments), False
     try:
-        listen(given.node, given.socket)
+        services = {path.name: Service(path) for path in client_folders(given.node)}
+        with ready(services.values()):
+            begun = True
+            listen(given.node, services, given.socket)
     except UserError as error:
         sys.stderr.write(f"{error}\n")
-        return 2
+        return STOPPED if begun else REFUSED
     return 0
 
 
-def listen(node: Path, socket: Path) -> None:
+@contextmanager
+def ready(services: Collection[Service]) -> Iterator[None]:
+    """Have the clients of folders in memory, and nobody else serve them meanwhile.
+
+    Raises:
+        UserError: a folder is not complete, or another process serves it.
+    """
+    with ExitStack() as held:
+        for one in services:
+            held.enter_context(serving(one.folder))
+        torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services))
+        for one in services:
+            one.get_ready()
+        yield
+
+
+def listen(node: Path, services: Mapping[str, Service], socket: Path) -> None:
     """Answer parcels on a socket.
 
     Raises:
-        UserError: a folder is not complete, another process serves it, or what is asked cannot be
-            noted.
+        UserError: private state, or what was asked, cannot be written.
     """
-    services = {path.name: Service(path) for path in client_folders(node)}
-    with ExitStack() as held:
-        for one in services.values():
-            held.enter_context(serving(one.folder))
-        torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services.values()))
-        for one in services.values():
-            one.get_ready()
-        os.umask(0o077)
-        socket.unlink(missing_ok=True)
-        with Listener(str(socket), "AF_UNIX") as listener:
-            while True:
-                with suppress(OSError, EOFError), listener.accept() as asking:
-                    _answer_one(node, services, asking)
+    os.umask(0o077)
+    socket.unlink(missing_ok=True)
+    with Listener(str(socket), "AF_UNIX") as listener:
+        while True:
+            with suppress(OSError, EOFError), listener.accept() as asking:
+                _answer_one(node, services, asking)
 
 
-def _answer_one(node: Path, services: dict[str, Service], asking: Connection) -> None:
+def _answer_one(node: Path, services: Mapping[str, Service], asking: Connection) -> None:
     if not asking.poll(_SLOW):
         return
     name = asking.recv_bytes(4096).decode(errors="replace")
@@ -74,7 +87,7 @@ def _answer_one(node: Path, services: dict[str, Service], asking: Connection) ->
         asking.send_bytes(answered(node, services, name, asking.recv_bytes(MAX_BYTES)))
 
 
-def answered(node: Path, services: dict[str, Service], name: str, parcel: bytes) -> bytes:
+def answered(node: Path, services: Mapping[str, Service], name: str, parcel: bytes) -> bytes:
     """Answer a parcel for a folder, and note it before the reply is given.
 
     Raises:

@@ -41,8 +41,10 @@ def serve(grid: Grid, context: Context) -> None:
     """
     config = context.run_config
     folder = server_folder(config)
-    with serving(folder), telling(folder / STATUS):
-        _run(grid, folder, bool(config.get("resume", False)))
+    with serving(folder):
+        with telling(folder / STATUS):
+            ready = _prepared(folder, bool(config.get("resume", False)))
+        ready.train(grid)
 
 
 def server_folder(config: Mapping[str, Any]) -> Path:
@@ -83,44 +85,67 @@ class _Start:
         return f"run-{self.number}"
 
 
-def _run(grid: Grid, folder: Path, resume: bool) -> None:
+@dataclass(frozen=True)
+class _Ready:
+    """A run of which all is known but how it goes.
+
+    Attributes:
+        folder: of the server.
+        card: the public card.
+        settings: of the run.
+        keys: name of a clients' folder -> public key of its node.
+        start: of the run.
+    """
+
+    folder: Path
+    card: Card
+    settings: Any
+    keys: Mapping[str, bytes]
+    start: _Start
+
+    def train(self, grid: Grid) -> None:
+        """Run it, and say how it goes."""
+        facts = {"paper": self.card.paper, "run": self.start.name, "epoch": self.start.epoch}
+        exchange = self._exchange(grid)
+        with exchange, Status(self.folder / STATUS, exchange, facts) as status:
+            experiment = Deployed(self.settings, self.card, self.folder, exchange)
+            train = heavy("coterie.core.training.train").train_experiment
+            train(find_paper(self.card.paper), experiment, callbacks=[status])
+
+    def _exchange(self, grid: Grid) -> FlowerNodes:
+        engine = self.settings.engine
+        return FlowerNodes(
+            grid,
+            self.keys,
+            self.start.run,
+            bounds=bounds(engine),
+            deadline=engine.deadline,
+            start=engine.start,
+            epoch=self.start.epoch,
+            min_clients=engine.min_clients,
+            patience=engine.patience,
+            expected=expected(self.folder),
+            card=self.card,
+        )
+
+
+def _prepared(folder: Path, resume: bool) -> _Ready:
     card = Card.from_json((folder / "card.json").read_text())
     paper = find_paper(card.paper)
-    settings = build(
-        load(paper.settings),
-        read_config(folder / SETTINGS, load(paper.settings), paper.name).values,
-    )
-    keys, known = known_keys(folder), expected(folder)
-    _check_keys(keys, known, folder)
+    kind, known = load(paper.settings), known_keys(folder)
+    settings = build(kind, read_config(folder / SETTINGS, kind, paper.name).values)
+    keys = {name: known.get(name, b"") for name in expected(folder)}
+    _check_keys(keys, folder)
     start = _started(folder, folder / RUNS / paper.name, resume)
-    made = folder / RUNS / paper.name / start.name / "config.yaml"
-    out = {"run.out": str(folder / RUNS), "run.name": start.name, "run.resume": made.is_file()}
-    out["run.progress"] = False  # nobody looks at it
-    settings = changed(settings, out)
-    engine = settings.engine
-    exchange = FlowerNodes(
-        grid,
-        {name: keys[name] for name in known},
-        start.run,
-        bounds=bounds(engine),
-        deadline=engine.deadline,
-        start=engine.start,
-        epoch=start.epoch,
-        min_clients=engine.min_clients,
-        patience=engine.patience,
-        expected=known,
-        card=card,
-    )
-    facts = {"paper": paper.name, "run": start.name, "epoch": start.epoch}
-    with exchange, Status(folder / STATUS, exchange, facts) as status:
-        experiment = Deployed(settings, card, folder, exchange)
-        train = heavy("coterie.core.training.train")
-        train.train_experiment(paper, experiment, callbacks=[status])
+    made = (folder / RUNS / paper.name / start.name / "config.yaml").is_file()
+    out = {"run.out": str(folder / RUNS), "run.name": start.name, "run.resume": made}
+    silent = {"run.progress": False}  # nobody looks at it
+    return _Ready(folder, card, changed(settings, out | silent), keys, start)
 
 
-def _check_keys(keys: Mapping[str, bytes], known: Mapping[str, Any], folder: Path) -> None:
+def _check_keys(keys: Mapping[str, bytes], folder: Path) -> None:
     """Check that each folder of clients has a node."""
-    missing = next((name for name in known if name not in keys), None)
+    missing = next((name for name, key in keys.items() if not key), None)
     if missing is not None:
         raise UserError(
             f"no node has registered for '{missing}': put the public key that its owner sent you "

@@ -18,6 +18,7 @@ import lightning
 from coterie.core.engines.nodes import Nodes
 from coterie.core.errors import UserError
 from coterie.core.files import write_json, write_text
+from coterie.core.flower.courier import Lost
 
 _EVERY = 1.0  # seconds between two looks
 _ALIVE = 5.0  # seconds after which it is written though nothing has changed
@@ -77,9 +78,14 @@ class Status(lightning.Callback):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *_: Any) -> None:
-        state = "finished" if error is None else "failed"
-        said = "" if error is None else " ".join(str(error).split()) or type(error).__name__
-        self._end(state, said)
+        if error is None:
+            self._end("finished", "")
+        elif isinstance(error, Lost):
+            self._end("lost", str(error))
+        elif isinstance(error, Exception):
+            self._end("failed", f"{' '.join(str(error).split()) or type(error).__name__}")
+        else:  # told to end, by flwr stop or with its SuperLink
+            self._end("stopped", "go on by --run-config 'resume=true'")
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Note where the run's folder is."""

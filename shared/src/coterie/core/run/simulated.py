@@ -139,6 +139,11 @@ def looked_into(run: FederatedRun, federation: Federation, folder: Path) -> Fede
 
 def _gathered(store: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The private states that a server has heard of, out of the folders of a run's clients."""
+    if not (folder / CLIENTS).is_dir():
+        raise UserError(
+            f"the clients of {folder} are on other machines, and nothing of them is here: what "
+            "they have measured is in its summary.json and metrics.csv"
+        )
     each = [kept_state(folder / CLIENTS / name, heard) for name, heard in store["heard"].items()]
     return {"parts": [state for state in each if state is not None]}
 

@@ -1,0 +1,193 @@
+"""`coterie node`: what an organisation does with its own data."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from coterie.core.cli.main import main
+from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.position import Position
+from coterie.core.engines.serving import serving
+from coterie.core.flower.certificates import public_key
+from coterie.core.flower.node import last_line
+from coterie.core.flower.requests import Asked, note
+
+SMALL = ["--preset", "smoke", "--logger.wandb", "off", "--nodes", "2"]
+
+
+@pytest.fixture(scope="module")
+def deployment(tmp_path_factory):
+    root = tmp_path_factory.mktemp("deployed") / "d"
+    assert main(["deploy", "page", *SMALL, "--data.clients", "4", "--out", str(root)]) == 0
+    return root
+
+
+def init(deployment: Path, node: Path, *more: str, data: Path | None = None) -> int:
+    card, data = deployment / "card.json", data or deployment / "clients" / "clients-0"
+    words = [str(card), "--data", str(data), "--out", str(node), "--yes", *more]
+    return main(["node", "init", *words])
+
+
+def test_a_node_of_own_data(deployment, tmp_path, capsys):
+    node = tmp_path / "north"
+    assert init(deployment, node) == 0
+    out = capsys.readouterr().out
+    assert "update" in out
+    assert "Send the coordinator" in out
+    given, made = (
+        ClientFolder(path) for path in (deployment / "clients/clients-0", node / "clients-0")
+    )
+    assert made.ids.tolist() == given.ids.tolist()
+    assert made.card == given.card
+    for name in ("data-0.safetensors",):
+        assert (made.path / name).read_bytes() == (given.path / name).read_bytes()
+    # Secrets are the system's, not those that follow from the card's seed.
+    old, new = (set(one.secrets(one.ids).state.tolist()) for one in (given, made))
+    assert not old & new
+    assert (node / "node.key").stat().st_mode & 0o077 == 0
+    assert public_key((node / "node.key.pub").read_text(), "x").startswith(b"-----BEGIN PUBLIC KEY")
+    private = [path for path in made.path.iterdir() if path.name != "card.json"]
+    assert not [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
+
+
+def test_two_folders_of_clients_in_a_node_have_one_key(deployment, tmp_path):
+    node = tmp_path / "both"
+    assert init(deployment, node) == 0
+    key = (node / "node.key").read_bytes()
+    assert init(deployment, node, data=deployment / "clients" / "clients-1") == 0
+    assert (node / "node.key").read_bytes() == key
+    assert {path.parent.name for path in node.glob("*/own.json")} == {"clients-0", "clients-1"}
+
+
+def test_one_file_is_enough_and_may_be_named(deployment, tmp_path):
+    data = deployment / "clients" / "clients-1" / "data-0.safetensors"
+    assert init(deployment, tmp_path / "n", "--name", "clients-1", data=data) == 0
+    assert (tmp_path / "n" / "clients-1" / "own.json").is_file()
+
+
+def test_nothing_is_written_without_consent(deployment, tmp_path, monkeypatch, capsys):
+    card, data = deployment / "card.json", deployment / "clients" / "clients-0"
+    words = ["node", "init", str(card), "--data", str(data), "--out", str(tmp_path / "n")]
+    monkeypatch.setattr("sys.stdin", io.StringIO("no\n"))
+    assert main(words) == 2
+    assert not (tmp_path / "n").exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(words) == 0
+    assert "Take part? [y/N]" in capsys.readouterr().out
+
+
+def other_paper(deployment, tmp_path):
+    path = deployment / "clients" / "clients-0"
+    copy = shutil.copytree(path, tmp_path / "copy")
+    torch.save({"x": 1}, copy / "data-0.safetensors")
+    return copy
+
+
+def second_block(deployment, tmp_path):
+    copy = shutil.copytree(deployment / "clients" / "clients-0", tmp_path / "copy")
+    shutil.copy(copy / "data-0.safetensors", copy / "data-7.safetensors")
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("data", "line"),
+    [
+        (lambda d, t: t / "nowhere", "there is no data-0.safetensors in"),
+        (lambda d, t: d / "server", "there is no data-0.safetensors in"),
+        (other_paper, "data-0.safetensors does not fit the card"),
+        (second_block, "is of block 7, and the card has 1 blocks"),
+    ],
+)
+def test_data_that_do_not_fit_leave_nothing_behind(data, line, deployment, tmp_path, capsys):
+    node = tmp_path / "n"
+    assert init(deployment, node, "--name", "north", data=data(deployment, tmp_path)) == 2
+    assert line in capsys.readouterr().err
+    assert not list(node.glob("*")) if node.exists() else True
+    assert not list(node.glob(".*")) if node.exists() else True
+
+
+def test_a_card_of_another_version_is_refused(deployment, tmp_path, capsys):
+    copy = tmp_path / "card.json"
+    plain = json.loads((deployment / "card.json").read_text())
+    plain["versions"]["coterie-core"] = "9.9"
+    copy.write_text(json.dumps(plain))
+    data = deployment / "clients" / "clients-0"
+    words = ["node", "init", str(copy), "--data", str(data), "--out", str(tmp_path / "n"), "--yes"]
+    assert main(words) == 2
+    assert "the card is of coterie-core 9.9, and this client has" in capsys.readouterr().err
+    copy.write_text("{}")
+    assert main(words) == 2
+    assert "is no card" in capsys.readouterr().err
+
+
+def test_status_and_reset(deployment, tmp_path, capsys):
+    node = tmp_path / "n"
+    assert init(deployment, node) == 0
+    folder = node / "clients-0"
+    (folder / "position.json").write_text(Position(run="r1", order=(1, 5, 0)).to_json())
+    (folder / "state-3.pt").write_bytes(b"x")
+    capsys.readouterr()
+    assert main(["node", "status", str(node), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["node"] is None
+    (row,) = found["clients"]
+    assert (row["folder"], row["run"], row["rounds"]) == ("clients-0", "r1", 5)
+    assert main(["node", "status", str(node)]) == 0
+    assert "is down: say coterie node up" in " ".join(capsys.readouterr().out.split())
+    with serving(folder):
+        assert main(["node", "reset", str(node)]) == 2
+        assert "another process is at work in" in capsys.readouterr().err
+        assert (folder / "position.json").exists()
+    own = (folder / "own.json").read_bytes()
+    assert main(["node", "reset", str(node)]) == 0
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"card.json", "own.json", "data-0.safetensors", "serving.lock"}
+    assert (folder / "own.json").read_bytes() == own
+
+
+def test_audit(deployment, tmp_path, capsys):
+    node = tmp_path / "n"
+    assert init(deployment, node) == 0
+    note(node, Asked("2026-01-01T00:00:00", "clients-0", "p", "r", turn=1, round=1, step="update"))
+    note(node, Asked("2026-01-01T00:00:01", "clients-0", "q", "r", turn=1, round=1, step="leak"))
+    capsys.readouterr()
+    assert main(["node", "audit", str(node)]) == 0
+    out = capsys.readouterr().out
+    assert "step 'leak', which the card does not have, was asked for" in out
+    assert main(["node", "audit", str(node), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [row["step"] for row in found["requests"]] == ["update", "leak"]
+    assert len(found["remarks"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["fly"], "node has no command 'fly'"),
+        (["status", "nowhere"], "nowhere is no folder of a node"),
+        (["init", "nowhere.json", "--data", ".", "--out", "x"], "cannot read nowhere.json"),
+        (["up", "nowhere", "--superlink", "h:1", "--ca", "x"], "there is no certificate x"),
+    ],
+)
+def test_mistakes_are_one_line(words, line, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["node", *words]) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert err.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_last_line_that_says_something(tmp_path):
+    log = tmp_path / "log"
+    assert last_line(log) == f"see {log}"
+    log.write_text("\x1b[92mINFO \x1b[0m:      Failed to activate\n\x1b[92mINFO \x1b[0m:      \n\n")
+    assert "Failed to activate" in last_line(log)

@@ -1,0 +1,98 @@
+"""Processes that are kept up, and end together with all that they have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie.core.flower.supervisor import Kept, alive
+
+PATIENCE = 30.0
+# Starts another in a session of its own, as Flower's programs do, and says both numbers.
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                         start_new_session=True)
+open(sys.argv[1], "a").write(f"{os.getpid()} {child.pid}\\n")
+time.sleep(600)
+"""
+
+
+def until(what, patience=PATIENCE):
+    end = time.monotonic() + patience
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def numbers(path, count):
+    def found():
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [tuple(map(int, line.split())) for line in lines] if len(lines) >= count else None
+
+    return until(found)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.core.flower.supervisor._FIRST", 0.05)
+    said = tmp_path / "said"
+    found = Kept(lambda: [sys.executable, "-c", PARENT, str(said)], tmp_path / "log" / "it.log")
+    yield found, said
+    found.end()
+
+
+def test_what_dies_is_started_again_and_what_it_left_behind_ends(kept):
+    one, said = kept
+    ((parent, child),) = numbers(said, 1)
+    os.kill(parent, signal.SIGKILL)
+    _, (again, _) = numbers(said, 2)
+    assert again not in (parent, child)
+    until(lambda: not alive(child))
+    assert one.starts == 2
+    assert one.pid == again
+
+
+def test_all_end_together(kept):
+    one, said = kept
+    (pair,) = numbers(said, 1)
+    one.end()
+    assert not any(map(alive, pair))
+    assert one.over
+
+
+def test_not_again_after_some_statuses(tmp_path):
+    one = Kept(lambda: [sys.executable, "-c", "raise SystemExit(2)"], tmp_path / "log", once=(2,))
+    until(lambda: one.over)
+    assert (one.starts, one.status) == (1, 2)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can tell a child")
+def test_a_killed_supervisor_leaves_nothing(tmp_path):
+    script = f"""
+import sys, time
+from pathlib import Path
+from coterie.core.flower.supervisor import Kept
+words = [sys.executable, "-c", "import time; time.sleep(600)"]
+Kept(lambda: words, Path({str(tmp_path)!r}) / "log")
+while True: time.sleep(0.1)
+"""
+    supervisor = subprocess.Popen([sys.executable, "-c", script])
+
+    def child():
+        """Of the supervisor, once it has become what it was to become."""
+        of = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
+        named = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in of}
+        return [p for p, words in named.items() if b"sleep" in words and b"bound" not in words]
+
+    (number,) = until(child)
+    supervisor.kill()
+    supervisor.wait()
+    until(lambda: not alive(number))
