@@ -9,7 +9,7 @@ import pytest
 from coterie.core.cli.main import main
 from coterie.core.federation.in_process import InProcess
 
-SMALL = ["page", "--method", "scaffold", "--rounds", "2", "--data.clients", "6"]
+SMALL = ["page", "--rounds", "2", "--data.clients", "6"]
 
 
 def test_processes_are_certified(capsys):
@@ -38,7 +38,7 @@ def test_other_bits_are_an_error(capsys, monkeypatch):
     assert main(["certify-engines", *SMALL, "--processes", "2"]) == 2
     out, err = capsys.readouterr()
     assert "≠" in out
-    assert err.startswith("coterie: error: round 1 has other bits in processes of their own")
+    assert err.startswith("coterie: error: round 1 has other bits elsewhere than in one")
 
 
 @pytest.mark.slow

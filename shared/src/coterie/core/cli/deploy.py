@@ -68,7 +68,7 @@ def _up(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     check_installed()
     folder = _deployment(given.deployment)
-    nodes = _local_nodes(folder, given.local)
+    nodes = local_nodes(folder, given.local)
     tell(f"Starting a SuperLink and {len(nodes)} nodes on this machine; Ctrl-C ends all of them")
     with Trial(folder / TRIAL, nodes, folder / SERVER) as trial:
         state = follow(trial, folder)
@@ -166,7 +166,7 @@ def _deployment(folder: Path) -> Path:
     return folder
 
 
-def _local_nodes(folder: Path, count: int) -> list[Path]:
+def local_nodes(folder: Path, count: int) -> list[Path]:
     """Folders of nodes for a trial, each with some of the clients'; those that are there stay."""
     nodes = folder / TRIAL / "nodes"
     if nodes.is_dir():

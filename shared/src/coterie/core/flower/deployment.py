@@ -71,7 +71,7 @@ def write_deployment(paper: Paper, settings: Any, folder: Path, nodes: int) -> l
 
 
 def _write(paper: Paper, settings: Any, folder: Path, nodes: int) -> list[str]:
-    inside = _in_process(settings)
+    inside = in_process(settings)
     experiment = load(paper.experiment)(inside)
     whole = experiment.federation()
     shards = shards_of(whole, nodes)
@@ -104,7 +104,7 @@ def _elsewhere(settings: Any) -> dict[str, Any]:
     }
 
 
-def _in_process(settings: Any) -> Any:
+def in_process(settings: Any) -> Any:
     """The same settings with all clients in this process, which takes them apart."""
     fresh = EngineSettings()
     names = ("name", "deadline", "start", "min_clients", "patience")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -144,8 +144,9 @@ def certify(
     Yields:
         For each round, the digests of one process and of every other engine.
     """
-    inside = FederatedRun(replace(whole, exchange=_in_shards(whole, shards)))
+    inside = FederatedRun(replace(whole, exchange=in_shards(whole, shards)))
     with ExitStack() as held:
+        held.enter_context(_threads_of_folders())
         others = {
             name: (held.enter_context(make(apart)), apart)
             for name, (apart, make) in engines.items()
@@ -162,7 +163,19 @@ def certify(
             yield found
 
 
-def _in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:
+@contextmanager
+def _threads_of_folders() -> Iterator[None]:
+    """Compute with as many threads as clients' folders say: more may round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:
+    """The clients of a federation in this process, in groups."""
     secrets = RunKeys(whole.seed).clients.fold
     assert whole.client is not None
     return InShards(
@@ -185,14 +198,14 @@ def _digests(engine: str, run: FederatedRun, clients: Callable[[], InProcess]) -
     measured = {name: list(pair) for name, pair in sorted(journal.clients.items())}
     parts = (
         run.server_state,
-        _states(clients()),
+        states_of(clients()),
         {"scalars": scalars, "clients": measured},
         run.ledger.rows(),
     )
     return Digests(engine, run.block, run.round, dict(zip(PARTS, map(digest, parts), strict=True)))
 
 
-def _states(clients: InProcess) -> list[Any]:
+def states_of(clients: InProcess) -> list[Any]:
     """Private states, in the order of ids."""
     ids = clients.store.ids()
     return [clients.store.take(part) for part in (ids.split(1) if clients.is_list else [ids])]

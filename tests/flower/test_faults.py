@@ -1,0 +1,55 @@
+"""``kill -9`` of whom at which moment: the bits of the undisturbed run, each time."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.flower.clusters import (
+    PROGRAMS,
+    bits,
+    deployed,
+    ended,
+    kill,
+    requests,
+    undisturbed,
+    when,
+)
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
+]
+WORDS = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
+WORDS += ["--data.fractions", "[0.8]"]
+UNDER_WAY = 2.5  # seconds after which Flower has brought the next request to the nodes
+MOMENTS = {
+    "update": ("@enrol", UNDER_WAY),
+    "commit": ("update", 0.0),
+    "evaluate": ("evaluate", 0.0),
+}
+MOMENTS |= {"end of block": ("end_block", 0.0)}
+"""What a node has answered, and seconds after that."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("who", PROGRAMS)
+def test_a_kill_changes_nothing(who: str, moment: str, tmp_path: Path) -> None:
+    root = tmp_path / "d"
+    nodes = deployed(root, WORDS)
+    step, seconds = MOMENTS[moment]
+
+    def is_answered() -> bool:
+        return any(line.step == step and line.turn == 1 for line in requests(nodes))
+
+    def strike() -> None:
+        time.sleep(seconds)
+        kill(who, root)
+
+    with when(is_answered, strike) as done:
+        state = ended(root, nodes)
+    assert done
+    assert state["state"] == "finished"
+    assert bits(root, state) == undisturbed(root)
