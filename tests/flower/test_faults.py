@@ -29,8 +29,8 @@ MOMENTS = {
     "update": ("@enrol", UNDER_WAY),
     "commit": ("update", 0.0),
     "evaluate": ("evaluate", 0.0),
+    "end of block": ("end_block", 0.0),
 }
-MOMENTS |= {"end of block": ("end_block", 0.0)}
 """What a node has answered, and seconds after that."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,27 @@ def check_reply(header: ReplyHeader, name: str) -> None:
         raise ProtocolError(header.why or "the reply is not to this request")
     if header.why:
         raise ProtocolError(header.why)
+
+
+def check_about(about: Mapping[str, str], run: str, card: str | None) -> None:
+    """Check that clients can take part in a run, by what they say of themselves.
+
+    Args:
+        about: what they say.
+        run: the run.
+        card: digest of its card; None where that was compared otherwise.
+
+    Raises:
+        ProtocolError: they cannot.
+    """
+    theirs = about.get("run", "")
+    if theirs not in ("", run):
+        raise ProtocolError(
+            f"they have private state of run '{theirs}', not of '{run}': their owner must say "
+            "coterie node reset, or remove position.json, to begin anew"
+        )
+    if card is not None and about.get("card") != card:
+        raise ProtocolError("their card is another one than the server's")
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,23 @@ class Member:
         return 1 if own is None else own.numel()
 
 
+@dataclass
+class RoundCosts:
+    """What a round cost between server and nodes, all its tries together.
+
+    Attributes:
+        late: names of the nodes that gave no answer in time, or none at all.
+        waited: seconds in which the server did nothing but wait for nodes.
+        sent: bytes of parcels, with headers and with what was missed before.
+        received: bytes of replies.
+    """
+
+    late: set[str] = field(default_factory=set)
+    waited: float = 0.0
+    sent: int = 0
+    received: int = 0
+
+
 def waiting_plain(members: Sequence[Member]) -> dict[str, Any]:
     """What members have been heard to do and what waits for them, for a checkpoint.
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,8 +30,16 @@ from coterie.core.engines.envelope import (
     RequestHeader,
     words,
 )
-from coterie.core.engines.judge import SILENT, Judge, check_reply
-from coterie.core.engines.member import Mark, Member, Node, Question, load_waiting, waiting_plain
+from coterie.core.engines.judge import SILENT, Judge, check_about, check_reply
+from coterie.core.engines.member import (
+    Mark,
+    Member,
+    Node,
+    Question,
+    RoundCosts,
+    load_waiting,
+    waiting_plain,
+)
 from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request, TooFew
 from coterie.core.protocol.card import Card
@@ -42,23 +50,6 @@ from coterie.core.wire.codec import ProtocolError, encode, peek
 logger = logging.getLogger(__name__)
 START = 60.0
 """Seconds for nodes to come up."""
-
-
-@dataclass
-class RoundCosts:
-    """What a round cost between server and nodes, all its tries together.
-
-    Attributes:
-        late: names of the nodes that gave no answer in time, or none at all.
-        waited: seconds in which the server did nothing but wait for nodes.
-        sent: bytes of parcels, with headers and with what was missed before.
-        received: bytes of replies.
-    """
-
-    late: set[str] = field(default_factory=set)
-    waited: float = 0.0
-    sent: int = 0
-    received: int = 0
 
 
 class Nodes(Exchange):
@@ -306,15 +297,7 @@ class Nodes(Exchange):
             raise ProtocolError(SILENT)
         header: ReplyHeader = peek(reply, header=ReplyHeader)
         check_reply(header, question.parcel.name)
-        about = header.about or {}
-        run = about.get("run", "")
-        if run not in ("", self._header.run):
-            raise ProtocolError(
-                f"they have private state of run '{run}', not of '{self._header.run}': their "
-                "owner must say coterie node reset, or remove position.json, to begin anew"
-            )
-        if self._card is not None and about.get("card") != self._card:
-            raise ProtocolError("their card is another one than the server's")
+        check_about(header.about or {}, self._header.run, self._card)
         ids = header.clients.unique()
         others = [one.ids.get(question.block) for one in self.members if one is not member]
         strange = member.expected is not None and not torch.isin(ids, member.expected).all()
