@@ -192,3 +192,27 @@ def test_the_server_s_folder_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(UserError, match="is no folder of a server"):
         serve(FakeGrid({}), context)
+
+
+def test_a_new_key_keeps_the_state(tmp_path):
+    """Its owner makes another key, which the coordinator writes down; the run goes on."""
+    whole, cut = deployed(tmp_path / "whole"), deployed(tmp_path / "cut")
+    start(whole, grid_for(whole))
+    grid = grid_for(cut)
+    push = grid.push_messages
+    grid.push_messages = lambda messages: _until(9, grid, messages, push)
+    with pytest.raises(BaseException):  # noqa: B017
+        start(cut, grid)
+    for folder in (cut / "keys").iterdir():
+        for path in folder.iterdir():
+            path.unlink()
+    again = grid_for(cut)
+    assert {key for key, _ in again.nodes.values()} & {k for k, _ in grid.nodes.values()} == set()
+    start(cut, again, resume=True)
+    assert without_costs(run_of(cut)) == without_costs(run_of(whole))
+
+
+def _until(count, grid, messages, push):
+    if len(grid.pushed) > count:
+        raise Stopped
+    return push(messages)

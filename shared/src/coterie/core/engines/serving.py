@@ -17,12 +17,12 @@ _HANDOVER = 30.0  # seconds that a process which was told to end may take for it
 
 
 @contextmanager
-def serving(path: Path, patience: float = _HANDOVER) -> Iterator[None]:
+def serving(path: Path, patience: float | None = None) -> Iterator[None]:
     """Keep every other process from serving a folder meanwhile.
 
     Args:
         path: of the folder.
-        patience: seconds to wait for another process to end.
+        patience: seconds to wait for another process to end; default is 30.
 
     Raises:
         UserError: another process serves it and does not end, or there is no such folder.
@@ -32,7 +32,7 @@ def serving(path: Path, patience: float = _HANDOVER) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     try:
-        until = time.monotonic() + patience
+        until = time.monotonic() + (_HANDOVER if patience is None else patience)
         while not _taken(descriptor):
             if time.monotonic() > until:
                 raise UserError(f"another process is at work in {path}: end that one")
