@@ -3,8 +3,8 @@
     python -m benchmarks.core.engines
 
 PAGE's Synthetic task: softmax regression of 60 features to 10 classes, three clients, 20 epochs in
-batches of 5. Seconds are of the median round but the first; CPU seconds are the whole machine's in
-all rounds but the first, by round, so that nothing else must run.
+batches of 5. Without the first round: seconds of the median one, CPU seconds of the whole machine
+by round, so that nothing else must run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -118,23 +119,19 @@ def main() -> None:
 
 
 def _trained(out: Path, *words: str) -> dict[str, Any]:
-    began = _busy()
     assert coterie(["train", *SMALL, *words, "--run.out", str(out)]) == 0
-    cpu = _busy() - began  # with its start
     (run,) = out.glob("*/*")
-    return _of(run, cpu)
+    return _of(run)
 
 
-def _of(run: Path, cpu: float) -> dict[str, Any]:
+def _of(run: Path, cpu: float | None = None) -> dict[str, Any]:
     with (run / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))[1:]
-    sent = [
-        float(r.get("cost/sent_bytes") or 0) + float(r.get("cost/received_bytes") or 0)
-        for r in rows
-    ]
+    ways = ("cost/sent_bytes", "cost/received_bytes")
+    sent = [sum(float(row.get(way) or 0) for way in ways) for row in rows]
     return {
         "seconds a round": round(median(float(row["cost/seconds"]) for row in rows), 3),
-        "CPU seconds a round": round(cpu / len(rows), 2),
+        "CPU seconds a round": "-" if cpu is None else round(cpu / len(rows), 2),
         "bytes a round": int(median(sent)) or "-",
     }
 
@@ -154,7 +151,7 @@ def _over_flower(root: Path) -> list[dict[str, Any]]:
         while not (server / "over").exists():
             time.sleep(0.5)
     told = [json.loads(line) for line in (server / "rounds.jsonl").read_text().splitlines()][1:]
-    spans = [after[0] - before[0] for before, after in zip(told, told[1:], strict=False)]
+    spans = [after[0] - before[0] for before, after in pairwise(told)]
     cpu = _busy(told[-1][1]) - _busy(told[0][1])
     theirs = {
         "engine": "Flower's FedAvg, on them",
