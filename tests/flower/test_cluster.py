@@ -47,6 +47,9 @@ def stranger(root: Path, trial: Trial, *words: str) -> subprocess.Popen[bytes]:
 def test_a_deployment_survives_kills_and_strangers_with_the_bits_of_one_process(tmp_path, capsys):
     root = tmp_path / "d"
     nodes = deployed(root, WORDS)
+    # What the server sends is not run where the clients are.
+    sent = root / "coterie_app" / "client_app.py"
+    sent.write_text(f"open({str(tmp_path / 'was here')!r}, 'w')\n{sent.read_text()}")
     key = tmp_path / "strange.key"
     write_key(key)
 
@@ -72,6 +75,7 @@ def test_a_deployment_survives_kills_and_strangers_with_the_bits_of_one_process(
     assert second
     assert (state["state"], state["round"], state["epoch"]) == ("finished", 2, 2)
     assert bits(root, state) == undisturbed(root)
+    assert not (tmp_path / "was here").exists()
     assert not any(processes(name, root) for name in PROGRAMS)
     capsys.readouterr()
     assert main(["node", "audit", str(nodes[0]), "--json"]) == 0

@@ -43,8 +43,10 @@ class FlowerNodes(Nodes):
         super().__init__(nodes, run, **options)
 
     def close(self) -> None:
-        """Let the nodes go."""
-        super().close()
+        """Let the nodes go; Flower may not let go of a request to a SuperLink that is gone."""
+        for member in self.members:
+            member.node.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self.courier.close()
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.flower.node_folder import SOCKET, STATE, client_folders
+from coterie.core.flower.own_app import write_program
 from coterie.core.flower.programs import environment, free_port, program
 from coterie.core.flower.supervisor import Kept
 
@@ -106,7 +107,8 @@ def _supernode(node: Path, link: SuperLink, socket: Path) -> Kept:
             *("--node-config", f'{SOCKET}="{socket}"'),
         ]
 
-    return Kept(command, node / "log" / "supernode.log", environment(node / "flower"))
+    first = write_program(socket.parent)
+    return Kept(command, node / "log" / "supernode.log", environment(node / "flower", first))
 
 
 def _tell_starts(

@@ -35,12 +35,14 @@ def program(name: str) -> str:
     return str(_BIN / name)
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(home: Path, *first: Path) -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, no update check, nothing installed.
 
     Args:
         home: where Flower keeps connections and apps.
+        first: where programs are looked for before those of Flower.
     """
+    path = [*map(str, first), str(_BIN), os.environ.get("PATH", os.defpath)]
     return {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -48,7 +50,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         "UV_OFFLINE": "1",
         "PYTHONDONTWRITEBYTECODE": "",  # a process a message, in twice the time without
-        "PATH": os.pathsep.join([str(_BIN), os.environ.get("PATH", os.defpath)]),
+        "PATH": os.pathsep.join(path),
     }
 
 
