@@ -93,7 +93,9 @@ def test_the_proxy_publishes_what_nodes_need_alone(tmp_path):
     assert deploy(root, "page", "--data.clients", "4") == 0
     services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
     assert "ports" not in services["superlink"]
-    assert services["superlink"]["networks"] == ["inside"]
+    assert services["superlink"]["environment"]["FLWR_HOME"] == "/deployment/flower"
+    known = tomllib.loads((root / "flower" / "config.toml").read_text())["superlink"]
+    assert known[known["default"]]["address"] == "127.0.0.1:8000"
     command = services["superlink"]["command"].split()
     for word in ("--enable-supernode-auth", "--database", "--ssl-certfile"):
         assert word in command

@@ -16,9 +16,11 @@ from coterie.core.cli.main import main
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.position import Position
 from coterie.core.engines.serving import serving
-from coterie.core.flower.certificates import public_key
-from coterie.core.flower.node import last_line
+from coterie.core.errors import UserError
+from coterie.core.flower.certificates import public_key, write_key
+from coterie.core.flower.node_folder import client_folders
 from coterie.core.flower.requests import Asked, note
+from coterie.core.flower.supervisor import last_line
 
 SMALL = ["--preset", "smoke", "--logger.wandb", "off", "--nodes", "2"]
 
@@ -191,3 +193,32 @@ def test_the_last_line_that_says_something(tmp_path):
     assert last_line(log) == f"see {log}"
     log.write_text("\x1b[92mINFO \x1b[0m:      Failed to activate\n\x1b[92mINFO \x1b[0m:      \n\n")
     assert "Failed to activate" in last_line(log)
+
+
+def test_a_key_stays_where_its_public_half_is_gone(tmp_path):
+    public = write_key(tmp_path / "key")
+    line, secret = public.read_text(), (tmp_path / "key").read_bytes()
+    public.unlink()
+    assert write_key(tmp_path / "key").read_text() == line
+    assert (tmp_path / "key").read_bytes() == secret
+    (tmp_path / "key").write_text("no key")
+    with pytest.raises(UserError, match="is no private key"):
+        write_key(tmp_path / "key")
+
+
+def test_half_a_folder_of_clients_is_none(tmp_path):
+    for name in (".clients-1-partial", "clients-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "own.json").write_text("{}")
+    assert [path.name for path in client_folders(tmp_path)] == ["clients-0"]
+
+
+def test_one_supervisor_of_a_node(deployment, tmp_path, capsys):
+    node = tmp_path / "n"
+    assert init(deployment, node) == 0
+    authority = tmp_path / "ca.crt"
+    authority.write_text("x")
+    with serving(node):
+        words = ["up", str(node), "--superlink", "h:1", "--ca", str(authority)]
+        assert main(["node", *words]) == 2
+    assert "another process is at work in" in capsys.readouterr().err

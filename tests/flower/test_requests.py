@@ -105,3 +105,11 @@ def test_what_is_no_parcel_and_for_nobody_is_noted_too(tmp_path):
     (one,) = noted(tmp_path)
     assert (one.folder, one.down, one.why) == ("clients-9", 4, "this node has no such folder")
     assert json.loads((tmp_path / LOG).read_text())["answered"] == 0
+
+
+def test_a_line_that_a_full_disk_cut_short_takes_no_other_with_it(tmp_path):
+    note(tmp_path, asked(turn=1))
+    with (tmp_path / LOG).open("a") as file:
+        file.write('{"time": "now", "fol')
+    note(tmp_path, asked(turn=3))
+    assert [one.turn for one in noted(tmp_path)] == [1, 3]

@@ -20,6 +20,7 @@ from coterie.core.cli.command import (
     tell,
 )
 from coterie.core.errors import UserError
+from coterie.core.files import writing
 from coterie.core.flower.names import CLIENTS, SERVER, STATUS, TRIAL
 from coterie.core.flower.programs import check_installed
 from coterie.core.flower.supervisor import alive
@@ -34,7 +35,8 @@ _ABOUT = (
 )
 _LOOK, _ASK = 1.0, 20.0  # seconds between two looks; and between two questions to Flower
 _DEAD = 15.0  # seconds without a sign of life
-_OVER = ("finished", "failed")
+_OVER = ("finished", "failed", "cut short")
+_STARTS = 3  # without a round that was done
 
 
 def run_deploy(argv: Sequence[str]) -> None:
@@ -54,6 +56,8 @@ def _write(argv: Sequence[str]) -> None:
     paper, given, flags = parser.of_paper(argv)
     check_installed()
     settings = configure(paper, ["--engine.name", "flower", *flags]).settings
+    if settings.trainer.fast_dev_run:
+        raise UserError("'trainer.fast_dev_run' keeps nothing to deploy: leave it out")
     write = heavy("coterie.core.flower.deployment").write_deployment
     folders = write(paper, settings, given.out, given.nodes)
     tell(f"{given.out} is an app of Flower, with the server's folder in it")
@@ -72,8 +76,11 @@ def _up(argv: Sequence[str]) -> None:
     tell(f"Starting a SuperLink and {len(nodes)} nodes on this machine; Ctrl-C ends all of them")
     with Trial(folder / TRIAL, nodes, folder / SERVER) as trial:
         state = follow(trial, folder)
+    if state["state"] == "cut short":
+        tell(f"The run in {state['folder']} was cut short by its trainer's settings")
+        return
     if state["state"] != "finished":
-        raise UserError(f"the run has {state['state']}: {state['error']}")
+        raise UserError(f"the run is {state['state']}: {state['error']}")
     run = Path(state["folder"])
     summary = json.loads((run / "summary.json").read_text())
     rows = [{"metric": name, "value": value} for name, value in summary["metrics"].items()]
@@ -86,18 +93,23 @@ def follow(trial: Trial, folder: Path) -> Mapping[str, Any]:
     Args:
         trial: that runs.
         folder: of the deployment.
+
+    Raises:
+        UserError: its server dies again and again.
     """
-    shown = 0
-    while True:
-        began = datetime.now(UTC).replace(microsecond=0)
-        number = trial.submit(folder, {"resume": True})
-        asked = time.monotonic()
+    shown = starts = 0
+    told: set[str] = set()
+    while starts < _STARTS:
+        before = _written(_state(folder))
+        number, asked = trial.submit(folder, {"resume": True}), time.monotonic()
+        starts += 1
         while True:
             time.sleep(_LOOK)
+            _tell_refusals(trial, told)
             state = _state(folder)
-            if state is not None and datetime.fromisoformat(state["time"]) >= began:
+            if state is not None and _written(state) != before:
                 if state["round"] > shown:
-                    shown = state["round"]
+                    shown, starts = state["round"], 0
                     tell(_line(state))
                 if state["state"] in _OVER:
                     return state
@@ -110,6 +122,21 @@ def follow(trial: Trial, folder: Path) -> Mapping[str, Any]:
                     break
                 asked = time.monotonic()
         tell("The server's process ended: it is started again")
+    log = trial.process("superlink").log
+    raise UserError(f"the server's process ended {starts} times without a round: see {log}")
+
+
+def _written(state: Mapping[str, Any] | None) -> tuple[int, str] | None:
+    """By whom and when a status was written; clocks are not compared."""
+    return None if state is None else (state["pid"], state["time"])
+
+
+def _tell_refusals(trial: Trial, told: set[str]) -> None:
+    """Say once of each node that has ended why it did."""
+    for name, said in trial.refusals().items():
+        if name not in told:
+            tell(f"{name} has ended: {said}")
+            told.add(name)
 
 
 def _line(state: Mapping[str, Any]) -> str:
@@ -177,6 +204,8 @@ def local_nodes(folder: Path, count: int) -> list[Path]:
                 f"{folder / TRIAL}"
             )
         return found
+    if not (folder / CLIENTS).is_dir():
+        raise UserError(f"there are no clients in {folder / CLIENTS}: a trial needs them")
     clients = sorted((folder / CLIENTS).iterdir(), key=lambda path: (len(path.name), path.name))
     if count > len(clients):
         raise UserError(
@@ -185,7 +214,8 @@ def local_nodes(folder: Path, count: int) -> list[Path]:
         )
     partial = folder / TRIAL / ".nodes"
     shutil.rmtree(partial, ignore_errors=True)
-    for place, path in enumerate(clients):
-        shutil.copytree(path, partial / f"node-{place % count}" / path.name)
-    partial.rename(nodes)
+    with writing(folder / TRIAL):
+        for place, path in enumerate(clients):
+            shutil.copytree(path, partial / f"node-{place % count}" / path.name)
+        partial.rename(nodes)
     return [nodes / f"node-{number}" for number in range(count)]

@@ -20,6 +20,7 @@ from coterie.core.flower.node import SuperLink, up
 from coterie.core.flower.node_folder import KEY, STATE, client_folders
 from coterie.core.flower.programs import check_installed
 from coterie.core.flower.requests import noted, remarks
+from coterie.core.flower.supervisor import alive
 from coterie.core.registry.papers import find_paper, heavy
 
 ABOUT = {
@@ -109,6 +110,8 @@ def _status(argv: Sequence[str]) -> None:
     given = _of_node("status", argv)
     path = given.node / STATE
     state = json.loads(path.read_text()) if path.is_file() else None
+    if state is not None and not alive(state["pid"]):
+        state = None  # it was killed
     rows = [_position(folder) for folder in client_folders(given.node)]
     if given.json:
         print_json({"node": state, "clients": rows})
@@ -128,10 +131,13 @@ def _status(argv: Sequence[str]) -> None:
 
 def _position(folder: Path) -> dict[str, Any]:
     """How far the clients of a folder are; torch-free."""
-    own = json.loads((folder / "own.json").read_text())
     path = folder / "position.json"
     new: dict[str, Any] = {"run": "", "order": [0, 0, 0]}
-    known = json.loads(path.read_text()) if path.is_file() else new
+    try:
+        own = json.loads((folder / "own.json").read_text())
+        known = json.loads(path.read_text()) if path.is_file() else new
+    except ValueError as error:
+        raise UserError(f"{folder} is damaged: {error}") from error
     return {
         "folder": folder.name,
         "clients": len(own["secrets"]),

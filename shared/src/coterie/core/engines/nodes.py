@@ -245,6 +245,8 @@ class Nodes(Exchange):
     def _find(self, block: int) -> None:
         """Ask who is away whether it is there; wait for it at the start, and in another try."""
         away = [one for one in self.members if one.away and one.late != self._try]
+        self._take_in(away, 0.0)  # what has come since; who has not answered is asked anew
+        away = [one for one in away if one.away]
         for one in away:
             one.question = one.question or self._question(one, block)
         patient = not self._found or self.deadline is None

@@ -75,9 +75,8 @@ def _rows(trial: Trial, number: str, folder: Path) -> Iterator[list[dict[str, An
         seen = len(lines)
         if over:
             why = folder / _FAILED
-            raise UserError(
-                why.read_text() if why.exists() else f"run {number} of Flower ended: see {folder}"
-            )
+            dead = f"run {number} of Flower ended before it had compared all rounds"
+            raise UserError(why.read_text() if why.exists() else dead)
         time.sleep(_LOOK)
         over = (folder / _FAILED).exists()
         if time.monotonic() - asked > _ASK:

@@ -62,40 +62,43 @@ def write_authority(folder: Path, days: float = DAYS) -> None:
         .sign(authority, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    (folder / "ca.crt").write_bytes(root.public_bytes(pem))
     (folder / "server.pem").write_bytes(leaf.public_bytes(pem))
     secret = server.private_bytes(
         pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     _write_secret(folder / "server.key", secret)
+    (folder / "ca.crt").write_bytes(root.public_bytes(pem))
 
 
 def write_key(path: Path) -> Path:
     """Make the key of a node, unless it has one; its public half is beside it, as ``.pub``.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the folder cannot be written, or what is there is no key.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import ec
 
     public = path.with_name(f"{path.name}.pub")
-    if path.exists() and public.exists():
-        return public
-    key = ec.generate_private_key(ec.SECP384R1())
-    secret = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
-    )
-    line = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
     try:
-        _write_secret(path, secret)
+        if path.exists():  # which stays, whatever became of its public half
+            key = serialization.load_ssh_private_key(path.read_bytes(), None)
+        else:
+            key = ec.generate_private_key(ec.SECP384R1())
+            secret = key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.OpenSSH,
+                serialization.NoEncryption(),
+            )
+            _write_secret(path, secret)
+        line = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
         public.write_bytes(line + b"\n")
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is no private key of OpenSSH without a password") from error
     return public
 
 

@@ -7,8 +7,8 @@ COMPOSE = """\
 # asking who sends them. So it is not published; the proxy is, and passes /v1/fleet/ alone. Commands
 # are run inside: docker compose exec superlink flwr run /deployment lab
 #
-# certificates/ holds ca.crt, and server.pem with server.key for the names `superlink` and that of
-# this host. COTERIE_IMAGE has coterie-core[flower] and the paper's package.
+# certificates/ holds ca.crt, and server.pem with server.key for the names `superlink`, that of this
+# host, and the address 127.0.0.1. COTERIE_IMAGE has coterie-core[flower] and the paper's package.
 services:
   superlink:
     image: ${COTERIE_IMAGE:?an image with coterie-core[flower] and the paper's package}
@@ -21,7 +21,7 @@ services:
     restart: unless-stopped
     environment:
       COTERIE_SERVER: /deployment/server
-      FLWR_HOME: /state/flower
+      FLWR_HOME: /deployment/flower
       FLWR_TELEMETRY_ENABLED: "0"
       FLWR_DISABLE_UPDATE_CHECK: "1"
       UV_OFFLINE: "1"
@@ -29,7 +29,6 @@ services:
       - ./:/deployment
       - ./certificates:/certificates:ro
       - state:/state
-    networks: [inside]
   proxy:
     image: nginx:stable
     restart: unless-stopped
@@ -38,12 +37,17 @@ services:
     volumes:
       - ./proxy.conf:/etc/nginx/conf.d/default.conf:ro
       - ./certificates:/certificates:ro
-    networks: [inside, outside]
-networks:
-  inside: {internal: true}
-  outside: {}
 volumes:
   state: {}
+"""
+CONNECTION = """\
+# How flwr reaches the SuperLink, inside its container.
+[superlink]
+default = "lab"
+
+[superlink.lab]
+address = "127.0.0.1:8000"
+root-certificates = "/certificates/ca.crt"
 """
 PROXY = """\
 # Nodes say: coterie node up NODE --superlink HOST:443 --ca ca.crt

@@ -127,11 +127,6 @@ class Courier:
         self._closed, self._failure = False, ""
         threading.Thread(target=self._collect, name="replies", daemon=True).start()
 
-    def online(self) -> set[bytes]:
-        """Public keys of the nodes that are there, as Flower knows."""
-        with self._talk:
-            return set(self._online())
-
     def carry(self, way: _Way, seconds: float) -> bytes | None:
         """Bring a parcel to its node, if that is there, and its reply.
 
@@ -158,9 +153,11 @@ class Courier:
 
     def _push(self, way: _Way, seconds: float) -> str | None:
         """Hand a message to Flower; its number, or None where the node is not there."""
+        until = time.monotonic() + seconds
         with self._talk:
             self._check()
-            if way.given_up:
+            left = until - time.monotonic()
+            if way.given_up or left <= 0:
                 return None
             try:
                 node = self._online().get(way.node.key)
@@ -169,7 +166,7 @@ class Courier:
                 content = RecordDict(
                     {CONTROL: ConfigRecord({FOLDER: way.node.name}), BODY: packed(way.parcel)}
                 )
-                message = Message(content, node, "train", ttl=max(min(seconds, LONGEST), 1.0))
+                message = Message(content, node, "train", ttl=max(min(left, LONGEST), 1.0))
                 (number,) = self._grid.push_messages([message])
             except Exception as error:
                 self._fail(error)

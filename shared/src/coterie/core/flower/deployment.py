@@ -10,7 +10,7 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.flower.app import write_app
-from coterie.core.flower.compose import COMPOSE, PROXY
+from coterie.core.flower.compose import COMPOSE, CONNECTION, PROXY
 from coterie.core.flower.names import CLIENTS, KEYS, PUBLIC, SERVER, SETTINGS
 from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import Paper, load
@@ -82,14 +82,17 @@ def _write(paper: Paper, settings: Any, folder: Path, nodes: int) -> list[str]:
     chosen = changed(experiment.settings, {"engine.name": "flower"} | _elsewhere(settings))
     write_text(server / SETTINGS, to_yaml(chosen, paper.name))
     write_json(server / KEYS, {})
-    (folder / PUBLIC).mkdir(parents=True)
-    for name, path in experiment.public_files().items():
-        shutil.copy(path, folder / PUBLIC / name)
+    with writing(folder):
+        (folder / PUBLIC).mkdir(parents=True)
+        for name, path in experiment.public_files().items():
+            shutil.copy(path, folder / PUBLIC / name)
     card = Card.from_json((server / "card.json").read_text())
     versions = ", ".join(f"{name} {version}" for name, version in card.versions.items())
     write_app(folder, card, _README.format(paper=paper.name, versions=versions, count=nodes))
     write_text(folder / "compose.yaml", COMPOSE)
     write_text(folder / "proxy.conf", PROXY)
+    (folder / "flower").mkdir()
+    write_text(folder / "flower" / "config.toml", CONNECTION)
     return names
 
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.flower.node_folder import SOCKET, STATE, client_folders
-from coterie.core.flower.own_app import write_program
+from coterie.core.flower.own_app import write_programs
 from coterie.core.flower.programs import environment, free_port, program
-from coterie.core.flower.supervisor import Kept
+from coterie.core.flower.supervisor import Kept, last_line
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_TAIL = 10_000  # characters of a log that are looked at
+_LONGEST = 60  # characters of a folder for sockets
 _LOOK = 1.0  # seconds between two looks whether all is well
 _BAD_INPUT = 2  # exit status of the clients' process where its owner must mend something
 
@@ -68,7 +68,29 @@ def up(node: Path, link: SuperLink, stop: threading.Event, tell: Callable[[str],
     """
     link.check()
     client_folders(node)
-    sockets = Path(tempfile.mkdtemp(prefix="coterie-"))  # a short path, for its owner alone
+    with serving(node, patience=0.0), _sockets() as sockets:
+        _kept(node, link, sockets, stop, tell)
+
+
+@contextmanager
+def _sockets() -> Iterator[Path]:
+    """A folder with a short path, for its owner alone: sockets take no long ones."""
+    usual = tempfile.gettempdir()
+    short = None if len(usual) < _LONGEST else "/tmp"
+    folder = Path(tempfile.mkdtemp(prefix="coterie-", dir=short))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _kept(
+    node: Path,
+    link: SuperLink,
+    sockets: Path,
+    stop: threading.Event,
+    tell: Callable[[str], object],
+) -> None:
     clients = supernode = None
     try:
         clients = _clients(node, sockets / "clients")
@@ -77,7 +99,8 @@ def up(node: Path, link: SuperLink, stop: threading.Event, tell: Callable[[str],
         while not stop.wait(_LOOK):
             if (state := _state(link, clients, supernode)) != shown:
                 _tell_starts(shown, state, tell)
-                write_json(node / STATE, state)
+                with suppress(UserError):  # a full disk: what runs goes on
+                    write_json(node / STATE, state)
                 shown = state
             if clients.over:
                 raise UserError(f"the clients of {node} cannot be served: {last_line(clients.log)}")
@@ -85,7 +108,6 @@ def up(node: Path, link: SuperLink, stop: threading.Event, tell: Callable[[str],
         for one in (supernode, clients):
             if one is not None:
                 one.end()
-        shutil.rmtree(sockets, ignore_errors=True)
         (node / STATE).unlink(missing_ok=True)
 
 
@@ -107,7 +129,7 @@ def _supernode(node: Path, link: SuperLink, socket: Path) -> Kept:
             *("--node-config", f'{SOCKET}="{socket}"'),
         ]
 
-    first = write_program(socket.parent)
+    first = write_programs(socket.parent)
     return Kept(command, node / "log" / "supernode.log", environment(node / "flower", first))
 
 
@@ -131,11 +153,3 @@ def _state(link: SuperLink, clients: Kept, supernode: Kept) -> dict[str, Any]:
 def _of(kept: Kept) -> dict[str, Any]:
     said = "" if kept.pid and kept.starts == 1 else last_line(kept.log)
     return {"pid": kept.pid, "starts": kept.starts, "said": said}
-
-
-def last_line(log: Path) -> str:
-    """What a process said last that is more than a rule or a blank."""
-    text = log.read_text(errors="replace")[-_TAIL:] if log.exists() else ""
-    lines = [line.strip() for line in _COLOURS.sub("", text).splitlines()]
-    told = [line for line in lines if re.search(r"\w", line.removeprefix("INFO :"))]
-    return told[-1] if told else f"see {log}"

@@ -24,7 +24,7 @@ def client_folders(node: Path) -> list[Path]:
     Raises:
         UserError: it has none.
     """
-    found = sorted(path.parent for path in node.glob("*/own.json"))
+    found = sorted(path.parent for path in node.glob("[!.]*/own.json"))
     if not found:
         raise UserError(
             f"{node} is no folder of a node: make one by coterie node init CARD --data PATH --out "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,16 +17,30 @@ from typing import Any
 from coterie.core.errors import UserError
 
 _NAME = "flwr-clientapp"
+REFUSED = ("flwr-agentapp", "flwr-serverapp", "flwr-simulation", "flwr-model", "flwr-connector")
+"""What else a run may ask a SuperNode to start; all of it would run what was sent."""
 _REPLACED = ("install_from_fab", "get_project_dir", "get_load_client_app_fn")
 
 
-def write_program(folder: Path) -> Path:
-    """Write the program that Flower is to find first; the folder for its search path."""
+def write_programs(folder: Path) -> Path:
+    """Write the programs that Flower is to find first; the folder for its search path.
+
+    Raises:
+        UserError: programs in this folder cannot be run, so that Flower would find its own.
+    """
     place = folder / "bin"
     place.mkdir(mode=0o700)
-    path = place / _NAME
-    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {__name__} "$@"\n')
-    path.chmod(0o700)
+    own = f'exec {shlex.quote(sys.executable)} -m {__name__} "$@"'
+    refusal = "echo 'this node runs nothing that is sent' >&2; exit 1"
+    for name, line in {_NAME: own, **dict.fromkeys(REFUSED, refusal)}.items():
+        path = place / name
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o700)
+        if shutil.which(name, path=str(place)) is None:
+            raise UserError(
+                f"no program can be run in {folder.parent}: set TMPDIR to a folder that is not "
+                "mounted with noexec"
+            )
     return place
 
 

@@ -51,9 +51,10 @@ def write_node(node: Path, card: Path, data: Path, name: str | None) -> Path:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(mode=0o700)
     try:
-        _copy(card.absolute().parent / PUBLIC, partial)
-        if data.is_dir():
-            _copy(data, partial)
+        with writing(node):
+            _copy(card.absolute().parent / PUBLIC, partial)
+            if data.is_dir():
+                _copy(data, partial)
         _write(partial, Card.from_json(card.read_text()), files)
         public = write_key(node / KEY)
         with writing(node):

@@ -15,6 +15,7 @@ from typing import Any
 from coterie.core.errors import UserError
 
 _BIN = Path(sys.executable).parent
+_LONGEST = 120.0  # seconds for a command
 
 
 def check_installed() -> None:
@@ -60,15 +61,18 @@ def told(words: Sequence[str], environment: Mapping[str, str], folder: Path) -> 
     Raises:
         UserError: it says that it did not succeed, or nothing.
     """
-    done = subprocess.run(
-        [program("flwr"), *words, "--format", "json"],
-        env={**os.environ, **environment},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=120,
-    )
+    try:
+        done = subprocess.run(
+            [program("flwr"), *words, "--format", "json"],
+            env={**os.environ, **environment},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            timeout=_LONGEST,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UserError(f"flwr {words[0]} did not succeed: {error}") from error
     said = done.stdout[done.stdout.find("{") :]
     try:
         found: dict[str, Any] = json.loads(said)

@@ -6,6 +6,7 @@ of 10 MB is put aside under a number, and stays until the owner removes it.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -74,9 +75,16 @@ def note(node: Path, asked: Asked, most: int = MOST_BYTES) -> None:
     with writing(path, "then the node goes on", "make it writable"):
         if path.exists() and path.stat().st_size >= most:
             os.replace(path, _aside(path))
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(asked)) + "\n")
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            # What a full disk has cut short must not take this line with it.
+            begin = b"\n" if size and os.pread(handle, 1, size - 1) != b"\n" else b""
+            line = begin + json.dumps(asdict(asked)).encode() + b"\n"
+            if os.write(handle, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(handle)
 
 
 def now() -> str:

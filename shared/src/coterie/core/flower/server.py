@@ -28,6 +28,7 @@ from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, heavy, load
 from coterie.core.run.apart import expected
 from coterie.core.run.deployed import Deployed
+from coterie.core.run.driver import computing_as
 from coterie.core.settings.configuration import read_config
 from coterie.core.settings.schema import build, changed
 
@@ -44,7 +45,8 @@ def serve(grid: Grid, context: Context) -> None:
     with serving(folder):
         with telling(folder / STATUS):
             ready = _prepared(folder, bool(config.get("resume", False)))
-        ready.train(grid)
+            exchange = ready.exchange(grid)
+        ready.train(exchange)
 
 
 def server_folder(config: Mapping[str, Any]) -> Path:
@@ -103,16 +105,17 @@ class _Ready:
     keys: Mapping[str, bytes]
     start: _Start
 
-    def train(self, grid: Grid) -> None:
+    def train(self, exchange: FlowerNodes) -> None:
         """Run it, and say how it goes."""
         facts = {"paper": self.card.paper, "run": self.start.name, "epoch": self.start.epoch}
-        exchange = self._exchange(grid)
-        with exchange, Status(self.folder / STATUS, exchange, facts) as status:
+        shown = Status(self.folder / STATUS, exchange, facts)
+        with exchange, shown as status, computing_as(self.settings.engine):
             experiment = Deployed(self.settings, self.card, self.folder, exchange)
             train = heavy("coterie.core.training.train").train_experiment
             train(find_paper(self.card.paper), experiment, callbacks=[status])
 
-    def _exchange(self, grid: Grid) -> FlowerNodes:
+    def exchange(self, grid: Grid) -> FlowerNodes:
+        """The nodes, as Flower reaches them."""
         engine = self.settings.engine
         return FlowerNodes(
             grid,
@@ -143,6 +146,10 @@ def _prepared(folder: Path, resume: bool) -> _Ready:
     return _Ready(folder, card, changed(settings, out | silent), keys, start)
 
 
+def _is_unfinished(run: Path) -> bool:
+    return (run / "config.yaml").is_file() and not (run / "summary.json").is_file()
+
+
 def _check_keys(keys: Mapping[str, bytes], folder: Path) -> None:
     """Check that each folder of clients has a node."""
     missing = next((name for name, key in keys.items() if not key), None)
@@ -161,16 +168,17 @@ def _started(folder: Path, runs: Path, resume: bool) -> _Start:
     """
     path = folder / RUN
     start = _Start(**json.loads(path.read_text())) if path.is_file() else None
-    if start is not None and (runs / start.name / "config.yaml").is_file():
-        finished = (runs / start.name / "summary.json").is_file()
-        if not finished and not resume:
+    number, goes_on = 1, False
+    if start is not None:
+        goes_on = (runs / start.name / "config.yaml").is_file() and resume
+        number = start.number + (runs / start.name).is_dir()
+        if not goes_on and _is_unfinished(runs / start.name):
             raise UserError(
                 f"{runs / start.name} is unfinished: go on by --run-config 'resume=true', or move "
-                "its folder away to begin another"
+                "its folder away to begin another, for which nodes must forget it"
             )
-        if not resume:
-            start = _Start(os.urandom(8).hex(), start.number + 1, 0)
-    start = start or _Start(os.urandom(8).hex(), 1, 0)
+    if start is None or not goes_on:
+        start = _Start(os.urandom(8).hex(), number, 0)
     start = replace(start, epoch=start.epoch + 1)
     write_json(path, vars(start))
     return start

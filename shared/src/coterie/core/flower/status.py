@@ -42,9 +42,10 @@ def telling(path: Path) -> Iterator[None]:
     """Say why a run could not begin."""
     try:
         yield
-    except UserError as error:
+    except Exception as error:
+        said = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
         with suppress(UserError):
-            write_status(path, {**_FACTS, "state": "failed", "error": str(error)})
+            write_status(path, {**_FACTS, "state": "failed", "error": said})
         raise
 
 
@@ -78,8 +79,10 @@ class Status(lightning.Callback):
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, *_: Any) -> None:
-        if error is None:
+        if error is None and (Path(self._facts.get("folder", "")) / "summary.json").is_file():
             self._end("finished", "")
+        elif error is None:
+            self._end("cut short", "by its trainer's settings: flwr run with resume=true goes on")
         elif isinstance(error, Lost):
             self._end("lost", str(error))
         elif isinstance(error, Exception):

@@ -7,6 +7,8 @@ marked in its environment, which those inherit, and what bears the mark ends wit
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +22,12 @@ from coterie.core.files import writing
 
 _BOUND = (sys.executable, "-m", "coterie.core.flower.bound")
 _MARK = "COTERIE_KEPT"
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TAIL = 10_000  # bytes of a log that are looked at
 _FIRST, _LONGEST = 1.0, 10.0  # seconds before a process is started again, doubling
 _STEADY = 60.0  # seconds after which one that ran so long is no failing one
 _GRACE = 5.0  # seconds that a process has to end by itself
+_LOOK = 60.0  # seconds between two looks at the size of a log
 _MOST_LOG = 10_000_000  # bytes of a log, of which one older one is kept
 
 
@@ -79,8 +84,6 @@ class Kept:
     def _spawn(self) -> None:
         with writing(self.log, "then start it again"):
             self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if self.log.exists() and self.log.stat().st_size > _MOST_LOG:
-                os.replace(self.log, self.log.with_suffix(".old"))
             with self.log.open("ab") as output:
                 self._process = subprocess.Popen(
                     [*_BOUND, *self._command()],
@@ -88,6 +91,7 @@ class Kept:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
+                    umask=0o077,
                     start_new_session=True,  # Ctrl-C is for the supervisor, which ends them
                 )
         self.starts += 1
@@ -97,7 +101,7 @@ class Kept:
         while not self._stop.is_set():
             assert self._process is not None
             began = time.monotonic()
-            self.status = self._process.wait()
+            self.status = self._waited(self._process)
             if self._stop.is_set() or self.status in self._once:
                 return
             self._sweep(signal.SIGKILL)  # what it has left behind
@@ -107,6 +111,16 @@ class Kept:
             pause = min(2 * pause, _LONGEST)
             with suppress(Exception):  # a full disk: tried again
                 self._spawn()
+
+    def _waited(self, process: subprocess.Popen[bytes]) -> int:
+        """Wait for a process; a log that is full is put aside meanwhile."""
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                return process.wait(_LOOK)
+            with suppress(OSError):
+                if self.log.stat().st_size > _MOST_LOG:  # the process appends, wherever it ends
+                    shutil.copyfile(self.log, self.log.with_suffix(".old"))
+                    os.truncate(self.log, 0)
 
     def _alive(self) -> list[int]:
         return [pid for pid in marked(self._mark) if pid != os.getpid()]
@@ -146,3 +160,14 @@ def marked(mark: str) -> list[int]:
             if _state(path) != "Z" and mark.encode() in marks.split():
                 found.append(int(path.name))
     return found
+
+
+def last_line(log: Path) -> str:
+    """What a process said last that is more than a rule or a blank."""
+    text = ""
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(-min(_TAIL, file.seek(0, os.SEEK_END)), os.SEEK_END)
+        text = file.read().decode(errors="replace")
+    lines = [line.strip() for line in _COLOURS.sub("", text).splitlines()]
+    told = [line for line in lines if re.search(r"\w", line.removeprefix("INFO :"))]
+    return told[-1] if told else f"see {log}"

@@ -10,22 +10,22 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.flower.certificates import write_authority, write_key
 from coterie.core.flower.names import KEYS, VARIABLE
 from coterie.core.flower.node_folder import KEY, client_folders
 from coterie.core.flower.programs import environment, free_port, program, told
-from coterie.core.flower.supervisor import Kept
+from coterie.core.flower.supervisor import Kept, last_line
 
 CONNECTION = "lab"
 """What ``flwr run`` calls the SuperLink."""
 _UP = 60.0  # seconds that a SuperLink may take to come up
-_REGISTERED = "registered.json"
 
 
 class Trial:
@@ -45,11 +45,16 @@ class Trial:
     """
 
     def __init__(self, folder: Path, nodes: Sequence[Path], server: Path) -> None:
-        self.folder, self.nodes, self.server = folder.absolute(), list(nodes), server.absolute()
+        self.folder, self.server = folder.absolute(), server.absolute()
+        self.nodes = [node.absolute() for node in nodes]
         self.port = 0
         self._kept: dict[str, Kept] = {}
+        self._held = ExitStack()
 
     def __enter__(self) -> Trial:
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(serving(self.folder, patience=0.0))
         try:
             self._prepare()
             self._start_superlink()
@@ -74,6 +79,11 @@ class Trial:
         """The certificate by which it is known."""
         return self.folder / "ca.crt"
 
+    def refusals(self) -> dict[str, str]:
+        """Nodes that have ended as their owner must mend something, and what they said."""
+        over = {name: kept for name, kept in self._kept.items() if kept.over}
+        return {name: last_line(kept.log) for name, kept in over.items()}
+
     def process(self, name: str) -> Kept:
         """``superlink``, or a node by the name of its folder."""
         return self._kept[name]
@@ -82,6 +92,7 @@ class Trial:
         """End all processes; what they have kept stays."""
         for name in reversed(list(self._kept)):
             self._kept.pop(name).end()
+        self._held.close()
 
     def submit(self, app: Path, config: Mapping[str, Any] | None = None) -> str:
         """Start a run of an app; its number.
@@ -117,9 +128,9 @@ class Trial:
     def _prepare(self) -> None:
         home = self.folder / "flower"
         with writing(self.folder):
-            home.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not self.authority.exists():
-                write_authority(self.folder)
+            home.mkdir(parents=True, exist_ok=True)
+            self.folder.chmod(0o700)  # its database has all that crosses
+            write_authority(self.folder)  # anew at each start, so that it has not expired
         keys: dict[str, str] = {}
         for node in self.nodes:
             line = write_key(node / KEY).read_text().strip()
@@ -166,14 +177,12 @@ class Trial:
 
     def _register(self) -> None:
         """Make the nodes' keys known to the SuperLink, once in its life."""
-        path = self.folder / _REGISTERED
-        known = json.loads(path.read_text()) if path.exists() else []
         for node in self.nodes:
-            public = node / f"{KEY}.pub"
-            if (line := public.read_text()) not in known:
-                self._flwr("supernode", "register", str(public), CONNECTION)
-                known.append(line)
-                write_json(path, known)
+            try:
+                self._flwr("supernode", "register", str(node / f"{KEY}.pub"), CONNECTION)
+            except UserError as error:
+                if "already in use" not in str(error):
+                    raise
 
     def _flwr(self, *words: str) -> dict[str, Any]:
         return told(words, environment(self.folder / "flower"), self.folder)
