@@ -1,4 +1,4 @@
-"""What a round costs by engine, beside Flower's own FedAvg on the same nodes, model and steps.
+"""What a round costs by engine, beside Flower's own FedAvg of the same model and steps.
 
     python -m benchmarks.core.engines
 
@@ -24,6 +24,9 @@ from coterie.core.cli.deploy import follow, local_nodes
 from coterie.core.cli.main import main as coterie
 from coterie.core.files import write_text
 from coterie.core.flower.app import write_app
+from coterie.core.flower.node_folder import KEY
+from coterie.core.flower.programs import environment, free_port, program
+from coterie.core.flower.supervisor import Kept
 from coterie.core.flower.trial import Trial
 from coterie.core.protocol.card import Card
 
@@ -58,8 +61,9 @@ class Timed(FedAvg):
 def main(grid, context):
     """Run it."""
     start = ArrayRecord([np.zeros((10, 60), np.float32), np.zeros(10, np.float32)])
-    Timed(min_available_nodes=%(nodes)d).start(grid, start, num_rounds=%(rounds)d + 1)
-    open(os.environ["COTERIE_SERVER"] + "/over", "w").close()
+    found = Timed(min_available_nodes=%(nodes)d).start(grid, start, num_rounds=%(rounds)d + 1)
+    with open(os.environ["COTERIE_SERVER"] + "/over", "w") as file:
+        file.write(str(len(found.evaluate_metrics_clientapp)))
 '''
 _CLIENT = '''\
 """A client as Flower's quickstart has it: torch in the ClientApp."""
@@ -143,23 +147,42 @@ def _over_flower(root: Path) -> list[dict[str, Any]]:
         began = _after_first_round(server, lambda: follow(trial, root))
         state = json.loads((server / "status.json").read_text())
         ours = {"engine": f"{NODES} SuperNodes", **_of(Path(state["folder"]), _busy() - began)}
-        write_app(root / "own", Card("page"), "Flower's own FedAvg.\n")
-        fill = {"nodes": NODES, "rounds": ROUNDS}
-        write_text(root / "own" / "coterie_app" / "server_app.py", _SERVER % fill)
-        write_text(root / "own" / "coterie_app" / "client_app.py", _CLIENT)
+    write_app(root / "own", Card("page"), "Flower's own FedAvg.\n")
+    fill = {"nodes": NODES, "rounds": ROUNDS}
+    write_text(root / "own" / "coterie_app" / "server_app.py", _SERVER % fill)
+    write_text(root / "own" / "coterie_app" / "client_app.py", _CLIENT)
+    with _Plain(root / "plain", nodes, server) as trial:
         trial.submit(root / "own")
-        while not (server / "over").exists():
+        while not (over := server / "over").exists() or not over.read_text():
             time.sleep(0.5)
+    assert int(over.read_text()) == ROUNDS + 1  # all of them were answered
     told = [json.loads(line) for line in (server / "rounds.jsonl").read_text().splitlines()][1:]
     spans = [after[0] - before[0] for before, after in pairwise(told)]
     cpu = _busy(told[-1][1]) - _busy(told[0][1])
     theirs = {
-        "engine": "Flower's FedAvg, on them",
+        "engine": f"Flower's FedAvg, {NODES} SuperNodes",
         "seconds a round": round(median(spans), 3),
         "CPU seconds a round": round(cpu / len(spans), 2),
         "bytes a round": NODES * 3 * 610 * 4,  # the model down twice, and up
     }
     return [ours, theirs]
+
+
+class _Plain(Trial):
+    """SuperNodes that run the ClientApp that is sent, as Flower's do."""
+
+    def start_node(self, node: Path) -> Kept:
+        """Start one."""
+        words = [
+            *(program("flower-supernode"), "--superlink", self.address),
+            *("--root-certificates", str(self.authority)),
+            *("--auth-supernode-private-key", str(node / KEY)),
+            *("--host", "127.0.0.1", "--port", str(free_port())),
+        ]
+        log = self.folder / "log" / f"{node.name}.log"
+        kept = Kept(lambda: words, log, environment(node / "flower"))
+        self._kept[node.name] = kept
+        return kept
 
 
 def _after_first_round(server: Path, run: Any) -> float:
