@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,10 @@ from coterie.core.federation.in_process import InProcess
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.run_keys import RunKeys
 from coterie.core.run.apart import expected, federation_of, write_folders, write_server
-from coterie.core.run.driver import FederatedRun
+from coterie.core.run.driver import FederatedRun, computing_as
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.simulated import shards_of
+from coterie.core.settings.sections import EngineSettings
 from coterie.core.tensors.saved import digest
 
 PARTS = ("server", "clients", "journal", "ledger")
@@ -146,7 +147,9 @@ def certify(
     """
     inside = FederatedRun(replace(whole, exchange=in_shards(whole, shards)))
     with ExitStack() as held:
-        held.enter_context(_threads_of_folders())
+        # As the processes do: folders say one thread, and more may round differently.
+        kernels = (whole.settings or {}).get("engine.kernels", "auto")
+        held.enter_context(computing_as(EngineSettings(threads=1, kernels=kernels)))
         others = {
             name: (held.enter_context(make(apart)), apart)
             for name, (apart, make) in engines.items()
@@ -161,17 +164,6 @@ def certify(
                 kept = partial(_gathered, whole, run, folders)
                 found.append(_digests(name, run, kept))
             yield found
-
-
-@contextmanager
-def _threads_of_folders() -> Iterator[None]:
-    """Compute with as many threads as clients' folders say: more may round differently."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def in_shards(whole: Federation, shards: Sequence[Tensor]) -> InShards:
