@@ -21,6 +21,7 @@ from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 
 CASES["spanning"] = ("f3crec", {"model.dim": 4, "rounds": 2, "participation": 0.5})
+CASES["local"] = ("page", {"data.clients": 6, "rounds": 2, "train.epochs": 1, "method": "local"})
 TURN = {"spanning": 3, "scaffold": 2, "mtal": 2}
 """The round that goes wrong: in F³CRec's stream the first of a block."""
 STEPS = {
@@ -123,6 +124,20 @@ def test_a_round_that_is_tried_again_is_as_if_all_had_been_there(
         found = course.outcome()
         for part in expected:
             assert found[part] == expected[part], (step, part)
+
+
+def test_who_enrolled_in_a_try_in_vain_is_a_newcomer_in_the_next(tmp_path):
+    """Local training's server gives newcomers their first model; that goes with the try."""
+    apart, outcomes = taken_apart("local", tmp_path / "fresh"), []
+    for fault in (None, "evaluate"):
+        course = Course(apart.copied(tmp_path / str(fault)), min_clients=1.0)
+        if fault:
+            course.nodes.hosts[1].fault = once(fault, 1, "lost")
+        course.advance()
+        outcomes.append(course.outcome())
+        tries = {attempt for _, _, attempt in course.nodes.hosts[0].heard}
+        assert tries == ({0, 1} if fault else {0})
+    assert outcomes[1] == outcomes[0]
 
 
 def test_a_run_ends_after_so_many_tries_and_can_go_on(tmp_path, caplog):
