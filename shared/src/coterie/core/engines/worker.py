@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 import sys
 import traceback
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def serve(services: Sequence[Service], requests: BinaryIO, replies: BinaryIO) -> None:
-    """Answer frames until there are no more.
+@contextmanager
+def ready(services: Collection[Service]) -> Iterator[None]:
+    """Have the clients of folders in memory, and nobody else serve them meanwhile.
 
     Raises:
         UserError: a folder is not complete, or another process serves it.
-        ProtocolError: what comes are no frames, or for no folder of these.
     """
     with ExitStack() as held:
         for one in services:
@@ -62,6 +62,17 @@ def serve(services: Sequence[Service], requests: BinaryIO, replies: BinaryIO) ->
         torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services))
         for one in services:
             one.get_ready()
+        yield
+
+
+def serve(services: Sequence[Service], requests: BinaryIO, replies: BinaryIO) -> None:
+    """Answer frames until there are no more.
+
+    Raises:
+        UserError: a folder is not complete, or another process serves it.
+        ProtocolError: what comes are no frames, or for no folder of these.
+    """
+    with ready(services):
         write_frame(replies, b"")
         by_name = {one.folder.name.encode(): one for one in services}
         while (name := read_frame(requests)) is not None:

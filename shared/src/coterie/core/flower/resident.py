@@ -11,17 +11,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, Listener
 from pathlib import Path
 
-import torch
-
 from coterie.core.engines.envelope import Parcel, ReplyHeader
-from coterie.core.engines.folder import ClientFolder
-from coterie.core.engines.serving import serving
-from coterie.core.engines.worker import Service
+from coterie.core.engines.worker import Service, ready
 from coterie.core.errors import UserError
 from coterie.core.flower.node_folder import client_folders
 from coterie.core.flower.requests import Asked, note, now
@@ -47,22 +43,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return STOPPED if begun else REFUSED
     return 0
-
-
-@contextmanager
-def ready(services: Collection[Service]) -> Iterator[None]:
-    """Have the clients of folders in memory, and nobody else serve them meanwhile.
-
-    Raises:
-        UserError: a folder is not complete, or another process serves it.
-    """
-    with ExitStack() as held:
-        for one in services:
-            held.enter_context(serving(one.folder))
-        torch.set_num_threads(max(ClientFolder(one.folder).threads for one in services))
-        for one in services:
-            one.get_ready()
-        yield
 
 
 def listen(node: Path, services: Mapping[str, Service], socket: Path) -> None:
