@@ -16,6 +16,7 @@ from coterie.core.cli.main import main
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.position import Position
 from coterie.core.engines.serving import serving
+from coterie.core.engines.worker import Service, ready
 from coterie.core.errors import UserError
 from coterie.core.flower.certificates import public_key, write_key
 from coterie.core.flower.node_folder import client_folders
@@ -222,3 +223,13 @@ def test_one_supervisor_of_a_node(deployment, tmp_path, capsys):
         words = ["up", str(node), "--superlink", "h:1", "--ca", str(authority)]
         assert main(["node", *words]) == 2
     assert "another process is at work in" in capsys.readouterr().err
+
+
+def test_one_process_serves_a_folder(deployment, tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.core.engines.serving._HANDOVER", 0.1)
+    folder = shutil.copytree(deployment / "clients" / "clients-0", tmp_path / "clients-0")
+    with serving(folder), pytest.raises(UserError, match="another process is at work in"):  # noqa: SIM117
+        with ready([Service(folder)]):
+            pass
+    with ready([Service(folder)]):
+        pass
