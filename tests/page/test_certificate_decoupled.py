@@ -11,7 +11,7 @@ from coterie.core.methods.settings.fedavg import BranchOptions
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.page.algorithm import aggregated, onto
+from coterie.page.algorithm import onto
 from coterie.page.certificate import decoupled
 from coterie.page.certificate.decoupled import DecoupledGame
 from coterie.page.certificate.game import LEARNED, Deviation
@@ -79,7 +79,10 @@ def in_full(module, horizon, leader=None, action=None, answer=None):
         models = {n: state.weights[n] + change for n, change in move.change.items()}
         p = server.policy(state.agent, models, state.seen)
         p = onto(answer if answer is not None and stage == 0 else p)
-        weights = aggregated(state.weights, move.change, p)
+        weights = {
+            n: w + torch.tensordot(p.to(w.dtype), move.change[n], 1)
+            for n, w in state.weights.items()
+        }
         control = {n: c + move.control[n].mean(0) for n, c in state.control.items()}
         quality = server.evaluator.of_models(
             {n: w[None] for n, w in weights.items()}, server.samples.valid

@@ -95,6 +95,8 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         n_items: items known in each block, I^0, …, I^T.
     """
 
+    averages = True
+
     def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
         self.settings, self.limits, self.n_items = settings, settings, n_items
         self.validation = settings.validation

@@ -14,6 +14,7 @@ from torch import Tensor
 from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
@@ -219,6 +220,7 @@ class Experiment(RecommendsToUsers[Settings]):
             device=self.device,
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
+            aggregation=aggregation_of(settings.aggregate),
             monitor=server.monitor,
             settings=values_of(located(settings)),
             origin=self.origin,

@@ -68,6 +68,7 @@ class PageServer(ModelServer[ServerState]):
         UserError: there is nothing to measure the models on.
     """
 
+    averages = True
     step: ClassVar[Step[Any, Any]] = UPDATE
 
     def __init__(
@@ -134,7 +135,7 @@ class PageServer(ModelServer[ServerState]):
         places = torch.searchsorted(cohort.ids.sort().values, ids)
         seen = self._accuracies(state, move, places)
         agent, p = self._weights(state, seen, move, places, key)
-        weights = aggregated(state.weights, move.change, p)
+        weights = moved(state.weights, cohort.summed(move.change, p))
         u_server = self._server_utility(weights, move, p)
         u_clients = self.utility(move.local_loss)
         reward = followers_reward(u_server, u_clients, self.game, self.released)
@@ -205,9 +206,9 @@ def clients_models(weights: Params, move: Move) -> Params:
     return {name: weights[name] + change for name, change in move.change.items()}
 
 
-def aggregated(weights: Params, change: Params, p: Tensor) -> Params:
-    """W(t+1) = Σ p_i w_i(t) (Eq. 5), as W(t) + Σ p_i (w_i(t) - W(t)); p is ``(A,)``, sum 1."""
-    return {n: w + torch.tensordot(p.to(w.dtype), change[n], 1) for n, w in weights.items()}
+def moved(weights: Params, change: Params) -> Params:
+    """W(t+1) = Σ p_i w_i(t) (Eq. 5), as W(t) + Σ p_i (w_i(t) - W(t))."""
+    return {name: w + change[name] for name, w in weights.items()}
 
 
 def onto(p: Tensor) -> Tensor:
@@ -297,7 +298,8 @@ class DecoupledServer(PageServer):
         """Choose p, aggregate, c <- c + Σ_S (c_i+ - c_i)/N, and give the next W by both."""
         assert isinstance(state, DecoupledServerState)
         assert isinstance(move, ControlledMove)
-        control = moved_mean(state.control, move.control, max(state.sizes.clients, 1))
+        moved = cohort.summed(move.control)
+        control = moved_mean(state.control, moved, max(state.sizes.clients, 1))
         for name, values in (("share", move.share), ("lr", move.branch_lr)):
             cohort.journal.scalar(f"page/branch_{name}", values.double().mean())
             cohort.journal.per_client(f"page/branch_{name}", ids, values.double())
@@ -308,10 +310,10 @@ class DecoupledServer(PageServer):
 
 
 def moved_mean(control: Params, moved: Params, n: int) -> Params:
-    """Move c, the mean of N clients' c_i, by what those of A moved, each ``(A, ...)``.
+    """Move c, the mean of N clients' c_i, by the sum of what some of them moved.
 
     Example:
-        >>> moved_mean({"w": torch.zeros(1)}, {"w": torch.ones(2, 1)}, 4)["w"].tolist()
+        >>> moved_mean({"w": torch.zeros(1)}, {"w": torch.full((1,), 2.0)}, 4)["w"].tolist()
         [0.5]
     """
-    return {name: c + moved[name].sum(0) / n for name, c in control.items()}
+    return {name: c + moved[name] / n for name, c in control.items()}

@@ -12,16 +12,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import Aggregation
+from coterie.core.federation.collected import (
+    Collected,
+    Compared,
+    Folded,
+    Kept,
+    counted,
+    folded,
+    sends_something,
+)
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger, field_sizes
 from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import Aligned, AnyStep
-from coterie.core.protocol.replies import FoldedReplies, ListReplies, StackedReplies
 from coterie.core.protocol.uploads import Bounds, Fold
 from coterie.core.tensors import tree
-from coterie.core.tensors.ordering import sorted_rows
 
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
 
@@ -38,6 +47,7 @@ class ExchangeCohort(Cohort):
         journal: takes what the round measures.
         whole: whether these are all clients of the block that are there.
         ending: whether the block ends: what is asked then must not be missed.
+        aggregation: what stands in for the mean of what clients send; None for nothing.
     """
 
     exchange: Exchange
@@ -47,6 +57,8 @@ class ExchangeCohort(Cohort):
     journal: Journal
     whole: bool = False
     ending: bool = False
+    aggregation: Aggregation | None = None
+    _past_rule: list[str] = field(default_factory=list, repr=False)
     _asked: dict[str, Iterator[int]] = field(
         default_factory=lambda: defaultdict(itertools.count), repr=False
     )
@@ -63,16 +75,35 @@ class ExchangeCohort(Cohort):
         """Enter into the ledger what crossed beside messages, such as activations."""
         self.ledger.crossed(step, direction, field, messages, size)
 
+    def summed(self, change: dict[str, Tensor], shares: Tensor | None = None) -> dict[str, Tensor]:
+        """Σ shares_i change_i, or the run's rule over the changes in place of their mean."""
+        self._past_rule.clear()
+        if self.aggregation is None:
+            return super().summed(change, shares)
+        return self.aggregation.summed(change, shares, self.journal)
+
+    def check_averaged(self) -> None:
+        """Check that the rule of the run, if it has one, stood in for every mean.
+
+        Raises:
+            UserError: the server half looked at what clients sent, past the rule.
+        """
+        if self._past_rule:
+            raise UserError(
+                f"'aggregate.rule' did not stand in for what the server made of clients' answers "
+                f"to '{self._past_rule[0]}', which were not averaged by ask(..., reduce=...) or "
+                "cohort.summed: leave it out, or average so"
+            )
+
     def _ask(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Any:
         name = step.name
-        request = self._request(step, down, fold)
+        collected = self._collecting(step, fold)
+        request = self._request(step, down, collected.fold)
         released = len(release_names(step.up))
-        kept: list[Answers] = []
         # One tensor for all: small ones that stay between large ones that go would tear up memory.
         ids, count, n_silent, n_answered = torch.empty_like(self.ids), 0, 0, 0
         failed: dict[int, str] = {}
         refused: dict[int, str] = {}  # without those whose training diverged, who learn of it
-        total = None
         for answers in self.exchange.ask(request):
             message = _received(request, answers)
             self._count(request, answers, message)
@@ -82,13 +113,9 @@ class ExchangeCohort(Cohort):
             n_answered += answers.ids.numel()
             answers = counted(step, answers)
             failed |= answers.refused
-            if fold is not None and answers.ids.numel():
-                part = folded(fold, step, answers)
-                total = part if total is None else fold.merge(total, part)
+            collected.add(answers)
             ids[count : count + answers.ids.numel()] = answers.ids
             count += answers.ids.numel()
-            if fold is None:  # else memory is bounded by a chunk
-                kept.append(answers)
         self.ledger.end_ask()
         least = int(step.up is not None and len(self) > 0)
         self.exchange.check(Heard(name, least, len(self), n_answered, n_silent))
@@ -97,12 +124,18 @@ class ExchangeCohort(Cohort):
             self.journal.release(name, released)
         for client, why in failed.items():
             self.journal.refuse(name, client, why)
-        ids = ids[:count]
-        if fold is not None:
-            return FoldedReplies(sorted_rows(ids[None])[0], failed, total)
-        if step.form == "list":
-            return _listed(ids, failed, kept)
-        return _stacked(ids, failed, kept)
+        replies = collected.replies(ids[:count], failed)
+        if self.aggregation is not None and fold is None and sends_something(step, replies):
+            self._past_rule.append(name)
+        return replies
+
+    def _collecting(self, step: AnyStep[Any, Any], fold: Fold | None) -> Collected:
+        """What becomes of the answers."""
+        if fold is None:
+            return Kept(step)
+        if self.aggregation is None:
+            return Folded(step, fold)
+        return Compared(step, fold, self.aggregation, self.journal, len(self))
 
     def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Request:
         """What the clients are asked; a step without an answer only ever changes what they have."""
@@ -132,30 +165,6 @@ def _received(request: Request, answers: Answers) -> Any:
     return request.fold.sums(answers.total, answers.ids.numel(), _ANY)[0]
 
 
-def counted(step: AnyStep[Any, Any], answers: Answers) -> Answers:
-    """Leave out the uploads of clients whose training diverged, as a field of them says.
-
-    They keep their new private state, to learn of it.
-    """
-    if step.diverged is None or answers.up is None:
-        return answers
-    up, ids = answers.up, answers.ids
-    lost = getattr(up, step.diverged).reshape(-1)
-    if not bool(lost.any()):
-        return answers
-    reasons = answers.refused | dict.fromkeys(ids[lost].tolist(), "its training diverged")
-    rest = (~lost).nonzero().flatten()
-    up = tree.take(up, rest) if rest.numel() else None
-    return replace(answers, ids=ids[rest], up=up, refused=reasons)
-
-
-def folded(fold: Fold, step: AnyStep[Any, Any], answers: Answers) -> Any:
-    """What a fold makes of the uploads of some clients, at least one."""
-    if answers.up is None:
-        return answers.total
-    return fold.of(tree.as_stack(answers.up) if step.form == "list" else answers.up)
-
-
 def joined(request: Request, parts: Sequence[Answers]) -> Answers:
     """One answer of those of several chunks, folded where the request has a fold.
 
@@ -183,17 +192,3 @@ def joined(request: Request, parts: Sequence[Answers]) -> Answers:
     if fold is None:
         return Answers(found, made, refused)
     return Answers(found, None, refused, made, dict(sizes))
-
-
-def _listed(ids: Tensor, failed: dict[int, str], kept: list[Answers]) -> ListReplies[Any]:
-    ups = {int(one.ids): one.up for one in kept if one.up is not None}
-    return ListReplies(ids.sort().values, failed, {client: ups[client] for client in sorted(ups)})
-
-
-def _stacked(ids: Tensor, failed: dict[int, str], kept: list[Answers]) -> StackedReplies[Any]:
-    ups = [one.up for one in kept if one.up is not None]
-    order = torch.argsort(ids)
-    if not ups:
-        return StackedReplies(ids[order], failed)
-    up = tree.concatenate(*ups)
-    return StackedReplies(ids[order], failed, tree.take(up, order))

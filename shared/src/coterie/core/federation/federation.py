@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import Aggregation
 from coterie.core.federation.exchange import Exchange
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.client import Client, Middleware
@@ -48,6 +49,7 @@ class Federation:
         exchange: how clients are reached that are not in this process; None for those that are.
         origin: digest of what numbers of clients and items stand for; asked for once, if ever.
         elsewhere: how many clients there are that are not in this process, as far as is known.
+        aggregation: what stands in for the mean of what clients send; None for nothing.
     """
 
     server: Server[Any]
@@ -67,12 +69,27 @@ class Federation:
     exchange: Exchange | None = None
     origin: Callable[[], str] = str
     elsewhere: int = 0
+    aggregation: Aggregation | None = None
 
     @property
     def largest(self) -> int:
         """Clients of the largest block."""
         here = (len(block.ids) for block in self.blocks if block is not None)
         return max(here, default=self.elsewhere)
+
+
+def check_averages(server: Server[Any], rule: Aggregation | None) -> None:
+    """Check that a rule has a mean to stand in for.
+
+    Raises:
+        UserError: the server half makes something else of what clients send.
+    """
+    if rule is not None and not server.averages:
+        raise UserError(
+            "'aggregate.rule' and 'aggregate.norm_bound' are for methods whose server averages "
+            f"what clients send, and {type(server).__name__} does something else with it: leave "
+            "them out"
+        )
 
 
 # Server and clients compute with the same constants, or nothing is computed at all.

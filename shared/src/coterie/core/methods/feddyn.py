@@ -131,6 +131,7 @@ class FedDynServer(ModelServer[FedDynModel]):
     """
 
     settings: FedDynSettings
+    averages = True
 
     def begin(self, key: Key) -> FedDynModel:
         """Draw W, and start with h = 0."""

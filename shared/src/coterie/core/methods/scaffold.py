@@ -130,6 +130,7 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
     """Server of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II)."""
 
     settings: ScaffoldSettings
+    averages = True
 
     def begin(self, key: Key) -> ScaffoldModel:
         """Draw x, and start with c = 0."""

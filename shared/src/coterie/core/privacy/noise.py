@@ -143,13 +143,8 @@ class Clip:
 
     def __call__(self, up: U, key: Key) -> U:
         """Return the upload with norms of at most ``norm``; the keys are not used."""
-        parts = [_power(value, self.order) for value in releases(up)]
-        if not parts:
-            return up
-        total = torch.stack(parts).sum(0).clamp_min(0)
-        size = total.sqrt() if self.order == 2 else total
-        factor = torch.where(size > self.norm, self.norm / size, torch.ones_like(size))
-        return change_releases(up, lambda _, value: _scaled(value, factor))
+        size = upload_norms(up, self.order)
+        return up if size is None else shortened(up, size, self.norm)
 
 
 @dataclass(frozen=True)
@@ -284,6 +279,21 @@ class GaussianNoise(Noise):
 
 NOISES = {kind.name: kind for kind in (LaplaceNoise, GaussianNoise)}
 """The distributions by name."""
+
+
+def upload_norms(up: Any, order: Literal[1, 2] = 2) -> Tensor | None:
+    """L2 or L1 norm of each client's whole upload, all its releases, ``(C,)``; None without any."""
+    parts = [_power(value, order) for value in releases(up)]
+    if not parts:
+        return None
+    total = torch.stack(parts).sum(0).clamp_min(0)
+    return total.sqrt() if order == 2 else total
+
+
+def shortened(up: U, size: Tensor, norm: float) -> U:
+    """Scale releases of norms ``size``, ``(C,)``, down to a norm where they are longer."""
+    factor = torch.where(size > norm, norm / size, torch.ones_like(size))
+    return change_releases(up, lambda _, value: _scaled(value, factor))
 
 
 def _check_clip(clip: float) -> None:

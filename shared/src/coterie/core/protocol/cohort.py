@@ -18,6 +18,22 @@ V = TypeVar("V")
 T = TypeVar("T")
 
 
+def summed(change: dict[str, Tensor], shares: Tensor | None = None) -> dict[str, Tensor]:
+    """Sum over the clients, Σ shares_i change_i.
+
+    Args:
+        change: of A clients by name, each ``(A, ...)``.
+        shares: ``(A,)``; None = 1 each.
+
+    Example:
+        >>> summed({"w": torch.eye(2)}, torch.tensor([0.25, 0.75]))["w"].tolist()
+        [0.25, 0.75]
+    """
+    if shares is None:
+        return {name: value.sum(0) for name, value in change.items()}
+    return {name: torch.tensordot(shares.to(v.dtype), v, 1) for name, v in change.items()}
+
+
 # What a server half may do with its clients: choose some, and ask them for a step.
 
 C = TypeVar("C", bound="Cohort")
@@ -96,6 +112,18 @@ class Cohort(ABC):
         if reduce is not None and not isinstance(reduce, Fold):
             raise TypeError(f"{type(reduce).__name__} is no Fold")
         return self._ask(step, down, reduce)
+
+    def summed(self, change: dict[str, Tensor], shares: Tensor | None = None) -> dict[str, Tensor]:
+        """Sum what a server has seen of every client: Σ shares_i change_i.
+
+        Where the run has a rule against uploads that are made up, it stands in for the mean that
+        is in this. Who folds by ``ask(..., reduce=...)`` need not know of it.
+
+        Args:
+            change: of A clients by name, each ``(A, ...)``.
+            shares: ``(A,)``; None = 1 each.
+        """
+        return summed(change, shares)
 
     @abstractmethod
     def _ask(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Any:

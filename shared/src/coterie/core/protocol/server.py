@@ -23,9 +23,12 @@ class Server(Generic[S]):
 
     Attributes:
         rounds: after which a block ends, where `stop` is not told otherwise; None = never.
+        averages: whether what it makes of clients' releases is a mean over them, by
+            ``ask(..., reduce=...)`` or `Cohort.summed`, for which a robust rule can stand in.
     """
 
     rounds: int | None = None
+    averages: bool = False
 
     def begin(self, key: Key) -> S:
         """Make the state before the first block."""

@@ -305,6 +305,14 @@ class Fold(ABC):
         """
         return total, n_clients
 
+    def weights(self, up: Any, n_clients: int) -> Tensor:
+        """What each of C clients counts by in a mean of stacked uploads, ``(C,)``. Default: 1."""
+        return torch.ones(n_clients, dtype=torch.int64)
+
+    def total(self, sums: Any, weight: Tensor) -> Any:
+        """What the fold gives where it would have these sums and this weight; inverts `sums`."""
+        return sums
+
     def to_plain(self) -> dict[str, Any] | None:
         """Name and fields, as they travel; None for a fold that the server must make."""
         return {"name": self.name, **asdict(self)} if self.name else None  # type: ignore[call-overload]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation, bounds, check_constants
 from coterie.core.files import write_json
@@ -161,6 +162,7 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
         seed=settings.seed,
         rounds=settings.rounds,
         bounds=bounds(settings.engine),
+        aggregation=aggregation_of(settings.aggregate),
         monitor=getattr(server, "monitor", None),
         client_columns=tuple(columns),
         settings=values_of(settings),

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import Exchange, TooFew
-from coterie.core.federation.federation import Federation, check_alike
+from coterie.core.federation.federation import Federation, check_alike, check_averages
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, LedgerMark
 from coterie.core.federation.store import PrivateStore
@@ -80,6 +80,7 @@ class FederatedRun:
         self.client_results: Measured = {}
         self.block_open = self.finished = self.closed = self.reopened = False
         check_alike(federation.server, federation.client)
+        check_averages(federation.server, federation.aggregation)
         with self.on_device():
             self._keys = RunKeys(federation.seed)
             self.exchange: Exchange = federation.exchange or self._in_process()
@@ -141,6 +142,7 @@ class FederatedRun:
         with counting_steps() as made:
             state = server.round(self.server_state, cohort, key)
         self.journal.check_heard()
+        cohort.check_averaged()
         self.server_state = state
         if made.total:  # 0 where the clients are processes of their own
             self.journal.scalar("cost/local_steps", made.total)
@@ -335,7 +337,15 @@ class FederatedRun:
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:
         ids, when = self.exchange.present(self.block), (self.block, round_in_block)
-        return ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal, whole=True)
+        return ExchangeCohort(
+            self.exchange,
+            ids,
+            when,
+            self.ledger,
+            self.journal,
+            whole=True,
+            aggregation=self.federation.aggregation,
+        )
 
     def _key(self, round_in_block: int) -> Key:
         return self._keys.round(self.block, round_in_block)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +15,7 @@ from torch import Tensor
 from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.card import Card
@@ -28,7 +27,7 @@ from coterie.core.run.runfolder import located
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
-from coterie.core.tensors.device import choose_device, computing_on
+from coterie.core.tensors.device import choose_device, computing_on, machine_memory
 from coterie.core.tensors.saved import digest
 from coterie.core.tensors.stacked import Ragged
 
@@ -42,7 +41,6 @@ FASTEST = 1e13
 STEP = 1e-4
 """Seconds that a step of an optimiser takes at least, however small it is."""
 _DAY = 24 * 3600
-_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -103,15 +101,6 @@ machine has 17.2 GB: lower --model.dim
             f"{longest.what} would take about {longest.days:.2g} days a round, on the fastest "
             f"machine: lower {_flags(longest)}"
         )
-
-
-def machine_memory() -> int:
-    """Bytes of this machine's memory, or of the part that this process may use."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    for limit in _LIMITS:
-        with suppress(OSError, ValueError):  # not there, or "max"
-            found.append(int(limit.read_text()))
-    return min(found)
 
 
 def _flags(need: Need) -> str:
@@ -228,6 +217,7 @@ class Experiment(Generic[Settings]):
             device=self.device,
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
+            aggregation=aggregation_of(settings.aggregate),
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
             settings=values_of(located(settings)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coterie.core.errors import UserError
+from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.settings.sections import (
     EngineSettings,
     LoggerSettings,
@@ -145,6 +146,7 @@ class BaseSettings:
     """Most communication rounds in a block."""
     data: NamedData = field(default_factory=NamedData)
     engine: EngineSettings = field(default_factory=EngineSettings)
+    aggregate: AggregateSettings = field(default_factory=AggregateSettings)
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
     logger: LoggerSettings = field(default_factory=LoggerSettings)
     trainer: TrainerSettings = field(default_factory=TrainerSettings)
@@ -152,6 +154,11 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
+        if self.aggregate.over == "nodes" and self.engine.name == "in-process":
+            raise UserError(
+                "'aggregate.over' nodes compares processes or machines, and all clients are in "
+                "this process: leave it out, or set engine.name to processes"
+            )
         if self.engine.name != "in-process" and self.run.checkpoint_every != 1:
             raise UserError(
                 "'run.checkpoint_every' must be 1 for clients in processes of their own, as they "

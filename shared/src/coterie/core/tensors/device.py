@@ -9,7 +9,8 @@ import ctypes
 import functools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -225,3 +226,17 @@ def _process() -> ctypes.CDLL | None:
         return ctypes.CDLL(None)
     except (OSError, TypeError):  # Windows has no handle of the process itself
         return None
+
+
+# How much memory there is.
+
+_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory, or of the part that this process may use."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for limit in _LIMITS:
+        with suppress(OSError, ValueError):  # not there, or "max"
+            found.append(int(limit.read_text()))
+    return min(found)

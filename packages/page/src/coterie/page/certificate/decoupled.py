@@ -19,6 +19,7 @@ from coterie.core.local_training.row_optimizer import Params
 from coterie.core.local_training.stacking import concatenate
 from coterie.core.methods.kit.evaluation import Quality
 from coterie.core.methods.kit.training import same_for_all
+from coterie.core.protocol.cohort import summed
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -213,7 +214,7 @@ class DecoupledGame(FollowersPart):
             u_clients = self.client.utility(now.trained.loss).double()
             follower = self._followers(u_server, now.trained).reshape(1).double()
             rewards.append(torch.cat([u_clients, follower]))
-            control = moved_mean(control, now.control, n)
+            control = moved_mean(control, summed(now.control), n)
             weights = self.client.drift.start(now.trained.mixed(weights, p), control)
             own = {name: c + now.control[name] for name, c in own.items()}
         return torch.stack(rewards)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.jobs import Counting
 from coterie.core.tables.plots import Histogram, plot_panels
@@ -213,6 +214,11 @@ def game_of(module: FederatedRun) -> FederationGame | DecoupledGame:
     Raises:
         UserError: it plays none.
     """
+    if module.federation.aggregation is not None:
+        raise UserError(
+            "the certificate is of the game in which the server averages what leaders send, and "
+            "this run has a rule in place of that: leave aggregate.* out"
+        )
     decoupled = isinstance(module.federation.client, DecoupledClient)
     return DecoupledGame(module) if decoupled else FederationGame(module)
 

@@ -16,9 +16,10 @@ from coterie.core.local_training.fit import Fitted
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.evaluation import Quality, has_diverged, restored
 from coterie.core.methods.kit.training import changes
+from coterie.core.protocol.cohort import summed
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
-from coterie.page.algorithm import PageServer, ServerState, aggregated, onto
+from coterie.page.algorithm import PageServer, ServerState, moved, onto
 from coterie.page.answer import best_weights, mixture_of
 from coterie.page.certificate.game import Answer
 from coterie.page.game import followers_reward
@@ -75,7 +76,7 @@ class Trained:
 
     def mixed(self, start: Params, p: Tensor) -> Params:
         """The next W after a stage of one play from ``start``, by p ``(N,)`` or zeros."""
-        return aggregated(start, changes(self.models, start), p)
+        return moved(start, summed(changes(self.models, start), p))
 
 
 def outcome(start: Params, fitted: Fitted, quality: Quality, some: Tensor) -> Trained:

@@ -96,8 +96,16 @@ class Weighted(Fold):
 
     def of(self, up: M) -> WeightedSum[M]:
         """Sum the uploads of some clients."""
-        weight = up.samples if self.by == "samples" else (up.samples > 0).long()
+        weight = self.weights(up, len(up.samples))
         return WeightedSum(weighted_sum(up, weight), weight.sum())
+
+    def weights(self, up: M, n_clients: int) -> Tensor:
+        """n_k, or 1 for who has data."""
+        return up.samples if self.by == "samples" else (up.samples > 0).long()
+
+    def total(self, sums: M, weight: Tensor) -> WeightedSum[M]:
+        """The sums with their weight."""
+        return WeightedSum(sums, weight.round().long())
 
     def sums(self, total: Any, n_clients: int, bounds: Bounds) -> tuple[Any, float]:
         """The sums, and their weight."""

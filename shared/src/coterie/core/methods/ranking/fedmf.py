@@ -265,6 +265,11 @@ class FedMFServer(RankingServer[ItemTable]):
     evaluate, fold_in = EVALUATE, FOLD_IN
     _introduced = False
 
+    @property
+    def averages(self) -> bool:  # type: ignore[override]
+        """Only what is in plain sight can be compared."""
+        return self.settings.transport == "plain"
+
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw Q."""
         keys = key.fold("items").fold(torch.arange(self.n_items))
