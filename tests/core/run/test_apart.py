@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from tests.hosted import Here, Hosts, TakenApart, bits
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.certify import InShards
+from coterie.core.run.certify import in_shards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
 
@@ -53,6 +54,20 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "f3crec",
         {"method": "ft", "model.dim": 4, "rounds": 1, "privacy.clip": 1.0}
         | {"privacy.noise": "gaussian", "privacy.scale": 0.1},
+    ),
+    "f3crec-median": (
+        "f3crec",
+        {"model.dim": 4, "rounds": ROUNDS, "aggregate.rule": "median"},
+    ),
+    "scaffold-krum": (
+        "page",
+        PAGE | {"method": "scaffold", "aggregate.rule": "multi-krum", "aggregate.attackers": 0.2},
+    ),
+    "page-trimmed": ("page", PAGE | {"aggregate.rule": "trimmed-mean"}),
+    "fedmf-trimmed": ("pplr", PPLR | {"method": "fedmf", "aggregate.rule": "trimmed-mean"}),
+    "f3crec-nodes": (
+        "f3crec",
+        {"model.dim": 4, "rounds": ROUNDS, "aggregate.rule": "median", "aggregate.over": "nodes"},
     ),
 }
 REAL = ("f3crec", "page", "pplr", "mtal")
@@ -98,10 +113,7 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
     whole = given.federation()
     everybody = torch.cat([data.ids for data in whole.blocks]).unique()
     shards = shards_of(everybody, whole.client.form == "list", real)
-    inside = FederatedRun(whole)
-    inside.exchange = InShards(
-        whole.client, whole.blocks, inside.secret.fold, None, whole.middleware, shards=shards
-    )
+    inside = FederatedRun(replace(whole, exchange=in_shards(whole, shards)))
     expected = rounds(inside)
 
     apart = TakenApart.of(given, tmp_path, shards, whole)

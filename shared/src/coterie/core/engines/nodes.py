@@ -74,6 +74,8 @@ class Nodes(Exchange):
         card: that the nodes must have; None where it was compared otherwise.
     """
 
+    folds = True
+
     def __init__(
         self,
         nodes: Sequence[Node],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -107,9 +107,11 @@ class Exchange(ABC):
 
     Attributes:
         patience: how often a round is tried.
+        folds: whether it can make one upload of those of several clients, where they are.
     """
 
     patience: int = 1
+    folds: ClassVar[bool] = False
 
     def begin(self, turn: int, attempt: int) -> None:
         """Begin a round, the ``turn``-th of the run, or try it again: clients go back."""

@@ -92,6 +92,19 @@ def check_averages(server: Server[Any], rule: Aggregation | None) -> None:
         )
 
 
+def check_compared(exchange: Exchange, rule: Aggregation | None) -> None:
+    """Check that a rule that compares nodes has any.
+
+    Raises:
+        UserError: all clients are in one process.
+    """
+    if rule is not None and rule.settings.over == "nodes" and not exchange.folds:
+        raise UserError(
+            "'aggregate.over' nodes compares processes or machines, and all clients are in this "
+            "process: leave it out, or set engine.name to processes"
+        )
+
+
 # Server and clients compute with the same constants, or nothing is computed at all.
 
 

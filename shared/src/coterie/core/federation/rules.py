@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.federation.chunks import fitting
 from coterie.core.tensors import tree
-from coterie.core.tensors.rows import DenseRows, Rows
+from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 
 _BLOCK = 1 << 22  # numbers that are compared at a time
 
@@ -30,20 +32,21 @@ class OfEachNumber(ABC):
         """Compare a leaf of stacked uploads, ``(C, ...)`` or rows; gives it without client axis."""
         if isinstance(value, Rows):
             return self._of_rows(value)
-        flat, everybody = value.reshape(len(value), -1), len(value)
+        flat = value.reshape(len(value), -1)
+        everybody = flat.new_tensor(len(flat))
         parts = flat.split(_width(len(flat)), dim=1)
-        found = [self.of(part.sort(0).values, part.new_tensor(everybody)) for part in parts]
-        return torch.cat(found).view(value.shape[1:])
+        return torch.cat([self.of(_ascending(p), everybody) for p in parts]).view(value.shape[1:])
 
     def _of_rows(self, rows: Rows) -> DenseRows:
         """The change of each row among those who changed it, times their share of all clients."""
-        n_rows, width = rows.table_shape
-        table = torch.zeros(n_rows, width, dtype=rows.dtype)
-        for first, part, changed in _tables(rows):
-            part = part.masked_fill(~changed[..., None], torch.inf).sort(0).values
-            count = changed.sum(0).to(part.dtype)[:, None]
-            found = self.of(part, count) * (count / rows.n_clients)
-            table[first : first + len(found)] = found.where(count > 0, 0.0)
+        wire = rows.wire()
+        if isinstance(wire, DenseRows):
+            return DenseRows(self(wire.values)[None])
+        table = wire.values.new_zeros(rows.table_shape)
+        for some in _rows_of(wire, rows.table_shape[1]):
+            ordered = _ascending(some.values.masked_fill(~some.known[..., None], torch.inf))
+            count = some.known.sum(0).to(ordered.dtype)[:, None]
+            table[some.rows] = self.of(ordered, count) * (count / rows.n_clients)
         return DenseRows(table[None])
 
     @abstractmethod
@@ -125,37 +128,69 @@ def squared_distances(upload: Any, n_clients: int) -> Tensor:
     """Squared L2 distances between whole uploads, ``(C, C)`` float64."""
     gram = torch.zeros(n_clients, n_clients, dtype=torch.float64)
     for _, value in tree.values({"": upload}):
-        if isinstance(value, Rows):
-            parts = (part.flatten(1) for _, part, _ in _tables(value))
-        else:
-            assert isinstance(value, Tensor)
-            parts = iter(value.reshape(n_clients, -1).split(_width(n_clients), dim=1))
-        for part in parts:
+        wire = value.wire() if isinstance(value, Rows) else value
+        if isinstance(wire, TouchedRows):
+            _add_products(gram, wire)
+            continue
+        whole = wire.values if isinstance(wire, DenseRows) else wire
+        assert isinstance(whole, Tensor)
+        for part in whole.reshape(n_clients, -1).split(_width(n_clients), dim=1):
             gram.addmm_(part.double(), part.double().T)
     norms = gram.diagonal()
     return (norms[:, None] + norms - 2 * gram).clamp_min(0)
 
 
-def _tables(rows: Rows) -> Iterator[tuple[int, Tensor, Tensor]]:
-    """Some rows at a time: number of the first, values ``(C, b, d)``, who changed them, (C, b)."""
-    wire, (n_rows, width) = rows.wire(), rows.table_shape
-    size, count = max(1, _width(rows.n_clients) // max(width, 1)), rows.n_clients
-    if isinstance(wire, DenseRows):
-        for first in range(0, n_rows, size):
-            part = wire.values[:, first : first + size]
-            yield first, part, torch.ones(part.shape[:2], dtype=torch.bool)
-        return
-    order = wire.index.values.argsort(stable=True)
-    numbers = wire.index.values[order]
-    for first in range(0, n_rows, size):
-        last = min(first + size, n_rows)
-        begin, end = torch.searchsorted(numbers, torch.tensor([first, last])).tolist()
-        entries = order[begin:end]
-        place = wire.index.rows[entries], wire.index.values[entries] - first
-        part = wire.values.new_zeros(count, last - first, width)
-        changed = torch.zeros(count, last - first, dtype=torch.bool)
-        part[place], changed[place] = wire.values[entries], True
-        yield first, part, changed
+def _add_products(gram: Tensor, rows: TouchedRows) -> None:
+    """Add inner products of changes of rows, which are of those who changed the same row."""
+    for some in _rows_of(rows, len(gram)):
+        values = some.values.masked_fill(~some.known[..., None], 0.0).double().transpose(0, 1)
+        one, other = some.clients.T[:, :, None], some.clients.T[:, None, :]
+        gram.view(-1).index_add_(
+            0, (one * len(gram) + other).flatten(), (values @ values.mT).flatten()
+        )
+
+
+@dataclass(frozen=True)
+class _SomeRows:
+    """Some rows of a table, with the changes of those who changed them.
+
+    Attributes:
+        rows: ``(b,)`` their numbers.
+        values: ``(k, b, d)``.
+        clients: ``(k, b)`` whose.
+        known: ``(k, b)`` bool; the others fill up.
+    """
+
+    rows: Tensor
+    values: Tensor
+    clients: Tensor
+    known: Tensor
+
+
+def _rows_of(rows: TouchedRows, width: int) -> Iterator[_SomeRows]:
+    """The rows that somebody changed, those that as many changed together.
+
+    Args:
+        rows: changes of all clients.
+        width: numbers that are held for each change.
+    """
+    order = rows.index.values.argsort(stable=True)
+    counts = rows.index.values.bincount(minlength=rows.n_rows)
+    starts, by_count = counts.cumsum(0) - counts, counts.argsort(stable=True)
+    by_count = by_count[counts[by_count] > 0]
+    for some in torch.split(by_count, fitting(counts[by_count] * max(width, 1), _BLOCK)):
+        place = torch.arange(int(counts[some].max()))[:, None]
+        known = place < counts[some]
+        entries = order[(starts[some] + place).clamp_max(len(order) - 1)]
+        clients = rows.index.rows[entries]
+        yield _SomeRows(some, rows.values[entries], clients, known)
+
+
+def _ascending(values: Tensor) -> Tensor:
+    """Sort along the first axis; on a CPU numpy does, ten times as fast as torch."""
+    if values.device.type != "cpu":
+        return values.sort(0).values
+    return torch.as_tensor(np.sort(values.numpy(), axis=0))
 
 
 def _width(n_clients: int) -> int:

@@ -44,6 +44,7 @@ class InShards(InProcess):
         shards: ids of the clients of each group.
     """
 
+    folds = True
     shards: Sequence[Tensor] = field(default=())
 
     def ask(self, request: Request) -> Iterator[Answers]:

@@ -19,7 +19,12 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import Exchange, TooFew
-from coterie.core.federation.federation import Federation, check_alike, check_averages
+from coterie.core.federation.federation import (
+    Federation,
+    check_alike,
+    check_averages,
+    check_compared,
+)
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, LedgerMark
 from coterie.core.federation.store import PrivateStore
@@ -84,6 +89,7 @@ class FederatedRun:
         with self.on_device():
             self._keys = RunKeys(federation.seed)
             self.exchange: Exchange = federation.exchange or self._in_process()
+            check_compared(self.exchange, federation.aggregation)
             self.server_state = federation.server.begin(self._keys.begin)
 
     @property

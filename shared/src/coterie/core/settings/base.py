@@ -154,11 +154,6 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
-        if self.aggregate.over == "nodes" and self.engine.name == "in-process":
-            raise UserError(
-                "'aggregate.over' nodes compares processes or machines, and all clients are in "
-                "this process: leave it out, or set engine.name to processes"
-            )
         if self.engine.name != "in-process" and self.run.checkpoint_every != 1:
             raise UserError(
                 "'run.checkpoint_every' must be 1 for clients in processes of their own, as they "
