@@ -60,6 +60,17 @@ def test_the_sum_of_parts_is_the_sum(cut):
     torch.testing.assert_close(whole["items"].sum(), by_hand(rows).sum(0))
 
 
+def test_a_fold_made_of_another_is_not_known_by_its_name():
+    """Else every node would fold by it, or by the other in its place."""
+
+    class Halved(Sum):
+        def of(self, up):
+            return {"a": up["a"].sum(0) / 2}
+
+    assert Halved().to_plain() is None
+    assert type(Sum.from_plain({"name": "sum"})) is Sum
+
+
 def test_rows_of_unequal_length_have_no_sum():
     with pytest.raises(TypeError, match="a Ragged cannot be summed over clients"):
         weighted_sum({"tokens": Ragged.from_lists([[1], [2, 3]])})

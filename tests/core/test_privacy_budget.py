@@ -1,6 +1,5 @@
 """The budget counts what clients release, an upload of parameters each, not rounds."""
 
-import math
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.build import middleware
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.journal import Journal, Release
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.core.training.callbacks.notes import PrivacyBudget
@@ -83,20 +82,47 @@ def test_a_sample_is_no_cheaper_than_everybody(fraction: float) -> None:
     assert journal.scalars["privacy/epsilon"] == pytest.approx(ONE)
 
 
+def released(asked: list[int], heard: list[int] | None = None, among: int = 10) -> Release:
+    answered = asked if heard is None else heard
+    return Release("update", 1, torch.tensor(asked), torch.tensor(answered).long(), among)
+
+
+def spent(budget: PrivacyBudget, *releases: Release) -> float:
+    """ε after one more round."""
+    journal = Journal(releases=list(releases))
+    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    return journal.scalars["privacy/epsilon"]
+
+
+def test_who_took_part_most_is_told_of() -> None:
+    """Not one who took part always: of three rounds client 5 is in two, the others in one."""
+    budget = PrivacyBudget(SETTINGS)
+    found = [spent(budget, released(ids)) for ids in ([5, 2], [9, 2**40], [5, 7])]
+    assert found == pytest.approx([ONE, ONE, 2 * ONE])
+
+
+def test_who_was_asked_and_came_too_late_has_released_all_the_same() -> None:
+    budget = PrivacyBudget(SETTINGS)
+    assert spent(budget, released([3, 4], heard=[4])) == pytest.approx(ONE)
+    assert spent(budget, released([3], heard=[])) == pytest.approx(2 * ONE)
+
+
 def test_the_budget_goes_on_after_a_resume() -> None:
     budget, later = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS)
-    journal = Journal(releases=[("update", 2)] * 3)
-    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    spent(budget, *[released([1, 3])] * 3)
     later.load_state_dict(budget.state_dict())
-    later.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
-    assert math.isclose(journal.scalars["privacy/epsilon"], 6 * ONE)
+    assert spent(later, *[released([3])] * 3) == pytest.approx(6 * ONE)
 
 
-def test_a_budget_goes_on_where_it_was_and_of_another_version_is_refused() -> None:
-    spent, resumed, journal = PrivacyBudget(SETTINGS), PrivacyBudget(SETTINGS), Journal()
-    spent.releases = 3
-    resumed.load_state_dict(spent.state_dict())
-    resumed.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
-    assert journal.scalars["privacy/epsilon"] == pytest.approx(3 * ONE)
-    with pytest.raises(UserError, match=r"PrivacyBudget: 'releases'.*another version.*--run\.name"):
-        resumed.load_state_dict({"steps": 3})
+def test_a_run_elsewhere_that_was_cut_off_counts_the_round_that_was_lost() -> None:
+    budget, later = (PrivacyBudget(SETTINGS, elsewhere=True) for _ in range(2))
+    assert spent(budget, released([1])) == pytest.approx(ONE)
+    later.load_state_dict(budget.state_dict())
+    assert spent(later, released([1])) == pytest.approx(3 * ONE)
+    assert spent(later, released([1])) == pytest.approx(4 * ONE)
+
+
+def test_a_budget_of_another_version_is_refused() -> None:
+    budget = PrivacyBudget(SETTINGS)
+    with pytest.raises(UserError, match=r"PrivacyBudget: 'released'.*another version.*--run\.name"):
+        budget.load_state_dict({"steps": 3})

@@ -69,6 +69,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "f3crec",
         {"model.dim": 4, "rounds": ROUNDS, "aggregate.rule": "median", "aggregate.over": "nodes"},
     ),
+    "f3crec-sum-noise": (
+        "f3crec",
+        {"model.dim": 4, "rounds": ROUNDS, "participation": 0.5, "privacy.clip": 0.1}
+        | {"privacy.noise": "gaussian", "privacy.scale": 0.1, "privacy.at": "server"},
+    ),
 }
 REAL = ("f3crec", "page", "pplr", "mtal")
 

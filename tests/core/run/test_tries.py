@@ -177,7 +177,7 @@ def test_what_was_released_in_a_try_in_vain_is_paid_for(tmp_path):
         if failing:
             course.nodes.hosts[1].fault = once("evaluate", 1, "lost")
         course.advance()
-        released.append([step for step, _ in course.run.journal.releases])
+        released.append([one.step for one in course.run.journal.releases])
     assert released[0] == ["update"]
     assert released[1] == ["update", "update"]
 

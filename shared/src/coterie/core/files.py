@@ -69,8 +69,8 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, text.encode())
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it.
+def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Write a file under a temporary name, then rename it; ``mode`` says who may read it.
 
     Raises:
         UserError: the disk is full, or the folder cannot be written; the old file stays.
@@ -82,7 +82,7 @@ def write_bytes(path: Path, content: bytes) -> None:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, mode)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

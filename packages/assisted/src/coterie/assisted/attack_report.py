@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.assisted.attack import (
     Overheard,
     overhear,
@@ -21,6 +23,7 @@ from coterie.assisted.readings import resolve
 from coterie.assisted.settings import RESIDUAL_STEP, ProtectSettings, Settings
 from coterie.core.errors import UserError
 from coterie.core.privacy.accountant import epsilon, price
+from coterie.core.protocol.journal import Release
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread
 from coterie.core.tables.plots import Bars, plot_panels
@@ -66,9 +69,9 @@ def guarantee(settings: Settings) -> str:
         'no guarantee'
     """
     privacy, rounds = settings.privacy, settings.rounds
-    once, always = (
-        epsilon(privacy, price(privacy, [(RESIDUAL_STEP, 1)] * count)) for count in (1, rounds)
-    )
+    someone = torch.tensor([0])
+    residuals = [Release(RESIDUAL_STEP, 1, someone, someone, 1)]
+    once, always = (epsilon(privacy, price(privacy, residuals * count)) for count in (1, rounds))
     if not math.isfinite(once) or once == 0:
         return NO_GUARANTEE
     what = "a rating" if privacy.clip_by == "entry" else "an organisation"

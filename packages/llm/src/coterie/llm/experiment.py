@@ -19,6 +19,7 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
+from coterie.core.privacy.sum_noise import sum_noise
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Need, RecommendsToUsers
@@ -221,6 +222,7 @@ class Experiment(RecommendsToUsers[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             aggregation=aggregation_of(settings.aggregate),
+            noise=sum_noise(settings.privacy, settings.seed),
             monitor=server.monitor,
             settings=values_of(located(settings)),
             origin=self.origin,

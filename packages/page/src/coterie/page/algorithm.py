@@ -97,6 +97,11 @@ class PageServer(ModelServer[ServerState]):
                 "data.samples"
             )
 
+    @property
+    def sums_alike(self) -> bool:
+        """Only where no single client's model is looked at."""
+        return not self.has_players
+
     def begin(self, key: Key) -> ServerState:
         """Draw W(1) and the agent."""
         weights = self.initial(key)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,11 +27,13 @@ from coterie.core.federation.collected import (
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request
 from coterie.core.federation.ledger import CLIENTS, Ledger, field_sizes
 from coterie.core.privacy.releases import release_count, release_names
+from coterie.core.privacy.sum_noise import Summed, SumNoise
 from coterie.core.protocol.cohort import Cohort
-from coterie.core.protocol.journal import Journal
+from coterie.core.protocol.journal import Journal, Release
 from coterie.core.protocol.messages import Aligned, AnyStep
 from coterie.core.protocol.uploads import Bounds, Fold
 from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
 
@@ -48,6 +51,8 @@ class ExchangeCohort(Cohort):
         whole: whether these are all clients of the block that are there.
         ending: whether the block ends: what is asked then must not be missed.
         aggregation: what stands in for the mean of what clients send; None for nothing.
+        noise: what the server adds to their sums; None for nothing.
+        drawn_from: of how many clients these were drawn at random; None where they were not.
     """
 
     exchange: Exchange
@@ -58,6 +63,8 @@ class ExchangeCohort(Cohort):
     whole: bool = False
     ending: bool = False
     aggregation: Aggregation | None = None
+    noise: SumNoise | None = None
+    drawn_from: int | None = None
     _past_rule: list[str] = field(default_factory=list, repr=False)
     _asked: dict[str, Iterator[int]] = field(
         default_factory=lambda: defaultdict(itertools.count), repr=False
@@ -65,7 +72,14 @@ class ExchangeCohort(Cohort):
 
     def part(self, index: Tensor) -> ExchangeCohort:
         """The clients at the ascending positions ``index``, ``(K,)`` int64."""
-        return replace(self, ids=self.ids[index], whole=False)
+        return replace(self, ids=self.ids[index], whole=False, drawn_from=None)
+
+    def draw(self, count: int, key: Key) -> ExchangeCohort:
+        """Draw so many clients of the cohort without replacement; the cohort, if it has no more."""
+        drawn = super().draw(count, key)
+        if drawn is self or self.drawn_from is not None:  # of a sample of a sample nothing is said
+            return drawn
+        return replace(drawn, drawn_from=len(self))
 
     def enrol(self) -> Tensor:
         """Let the newcomers of the cohort make their private state; return their ids."""
@@ -97,8 +111,9 @@ class ExchangeCohort(Cohort):
 
     def _ask(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Any:
         name = step.name
-        collected = self._collecting(step, fold)
-        request = self._request(step, down, collected.fold)
+        draw = next(self._asked[name])
+        collected = self._collecting(step, fold, draw)
+        request = self._request(step, down, collected.fold, draw)
         released = len(release_names(step.up))
         # One tensor for all: small ones that stay between large ones that go would tear up memory.
         ids, count, n_silent, n_answered = torch.empty_like(self.ids), 0, 0, 0
@@ -118,10 +133,9 @@ class ExchangeCohort(Cohort):
             count += answers.ids.numel()
         self.ledger.end_ask()
         least = int(step.up is not None and len(self) > 0)
-        self.exchange.check(Heard(name, least, len(self), n_answered, n_silent))
+        with self._released(name, released, ids[:count]):
+            self.exchange.check(Heard(name, least, len(self), n_answered, n_silent))
         self.journal.answered(name, len(self), refused if least or not n_silent else {})
-        if len(self) and released:
-            self.journal.release(name, released)
         for client, why in failed.items():
             self.journal.refuse(name, client, why)
         replies = collected.replies(ids[:count], failed)
@@ -129,18 +143,40 @@ class ExchangeCohort(Cohort):
             self._past_rule.append(name)
         return replies
 
-    def _collecting(self, step: AnyStep[Any, Any], fold: Fold | None) -> Collected:
+    @contextmanager
+    def _released(self, name: str, tensors: int, heard: Tensor) -> Iterator[None]:
+        """Note what clients released, also where too few did and nothing is made of it."""
+        counts = False
+        try:
+            yield
+            counts = True
+        finally:
+            if len(self) and tensors:
+                among, of_whom = self.drawn_from or len(self), heard if counts else heard[:0]
+                self.journal.release(Release(name, tensors, self.ids, of_whom, among))
+
+    def _collecting(self, step: AnyStep[Any, Any], fold: Fold | None, draw: int) -> Collected:
         """What becomes of the answers."""
+        noise = self._noise_on(step, fold, draw)
         if fold is None:
             return Kept(step)
         if self.aggregation is None:
-            return Folded(step, fold)
+            return Folded(step, fold, noise)
         return Compared(step, fold, self.aggregation, self.journal, len(self))
 
-    def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None) -> Request:
+    def _noise_on(
+        self, step: AnyStep[Any, Any], fold: Fold | None, draw: int
+    ) -> Callable[[Any, Tensor], Any] | None:
+        """What the server adds to the sum of the answers, if it adds anything."""
+        noise = self.noise
+        if noise is None or not noise.covers(step.name) or not release_names(step.up):
+            return None
+        sums = noise.checked(step.name, fold)
+        return lambda total, ids: noise(sums, total, Summed(step.name, self.when, draw, ids))
+
+    def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None, draw: int) -> Request:
         """What the clients are asked; a step without an answer only ever changes what they have."""
         waits = step.up is None or self.ending
-        draw = next(self._asked[step.name])
         return Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
 
     def _count(self, request: Request, answers: Answers, message: Any) -> None:

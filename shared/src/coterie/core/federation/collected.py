@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -66,10 +66,18 @@ class Kept(Collected):
 
 
 class Folded(Collected):
-    """One value of all uploads, so that memory is bounded by a chunk."""
+    """One value of all uploads, so that memory is bounded by a chunk.
 
-    def __init__(self, step: AnyStep[Any, Any], fold: Fold) -> None:
-        self.step, self.fold = step, fold
+    Args:
+        step: that was asked for.
+        fold: the method's.
+        noise: adds to a total over clients ``(A,)`` what the server adds; None for nothing.
+    """
+
+    def __init__(
+        self, step: AnyStep[Any, Any], fold: Fold, noise: Callable[[Any, Tensor], Any] | None
+    ) -> None:
+        self.step, self.fold, self.noise = step, fold, noise
         self._total: Any = None
 
     def add(self, answers: Answers) -> None:
@@ -81,7 +89,10 @@ class Folded(Collected):
 
     def replies(self, ids: Tensor, failed: dict[int, str]) -> Replies:
         """The total."""
-        return FoldedReplies(sorted_rows(ids[None])[0], failed, self._total)
+        total = self._total
+        if self.noise is not None and total is not None:
+            total = self.noise(total, ids)
+        return FoldedReplies(sorted_rows(ids[None])[0], failed, total)
 
 
 class Compared(Collected):

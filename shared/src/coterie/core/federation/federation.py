@@ -12,6 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import Aggregation
 from coterie.core.federation.exchange import Exchange
 from coterie.core.metrics.monitor import Monitor
+from coterie.core.privacy.sum_noise import SumNoise
 from coterie.core.protocol.client import Client, Middleware
 from coterie.core.protocol.server import Server
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
@@ -50,6 +51,7 @@ class Federation:
         origin: digest of what numbers of clients and items stand for; asked for once, if ever.
         elsewhere: how many clients there are that are not in this process, as far as is known.
         aggregation: what stands in for the mean of what clients send; None for nothing.
+        noise: what the server adds to their sums; None for nothing.
     """
 
     server: Server[Any]
@@ -70,6 +72,16 @@ class Federation:
     origin: Callable[[], str] = str
     elsewhere: int = 0
     aggregation: Aggregation | None = None
+    noise: SumNoise | None = None
+
+    def __post_init__(self) -> None:
+        """Check that the server half has a mean, or sums, for what is to stand in or be added.
+
+        Raises:
+            UserError: it has not.
+        """
+        check_averages(self.server, self.aggregation)
+        check_sums(self.server, self.noise)
 
     @property
     def largest(self) -> int:
@@ -89,6 +101,20 @@ def check_averages(server: Server[Any], rule: Aggregation | None) -> None:
             "'aggregate.rule' and 'aggregate.norm_bound' are for methods whose server averages "
             f"what clients send, and {type(server).__name__} does something else with it: leave "
             "them out"
+        )
+
+
+def check_sums(server: Server[Any], noise: SumNoise | None) -> None:
+    """Check that there are sums to add noise to, which hides each client's part.
+
+    Raises:
+        UserError: the server half looks at single clients, or some weigh more.
+    """
+    if noise is not None and not server.sums_alike:
+        raise UserError(
+            "'privacy.at' server is for methods whose server sums what clients send, each of them "
+            f"alike, and {type(server).__name__} does not with these settings: set 'weighting' to "
+            "equal if it is not, or leave it out, for noise of the clients' own"
         )
 
 

@@ -26,7 +26,7 @@ from coterie.core.flower.names import RUN, RUNS, SETTINGS, STATUS, VARIABLE
 from coterie.core.flower.status import Status, telling
 from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, heavy, load
-from coterie.core.run.apart import expected
+from coterie.core.run.apart import SEED, expected, write_seed
 from coterie.core.run.deployed import Deployed
 from coterie.core.run.driver import computing_as
 from coterie.core.settings.configuration import read_config
@@ -140,10 +140,27 @@ def _prepared(folder: Path, resume: bool) -> _Ready:
     keys = {name: known.get(name, b"") for name in expected(folder)}
     _check_keys(keys, folder)
     start = _started(folder, folder / RUNS / paper.name, resume)
+    if settings.privacy.at == "server":
+        _draws_in_secret(folder, start)
     made = (folder / RUNS / paper.name / start.name / "config.yaml").is_file()
     out = {"run.out": str(folder / RUNS), "run.name": start.name, "run.resume": made}
     silent = {"run.progress": False}  # nobody looks at it
     return _Ready(folder, card, changed(settings, out | silent), keys, start)
+
+
+def _draws_in_secret(folder: Path, start: _Start) -> None:
+    """Give a new run a seed that no card tells: who knew it could take the noise away.
+
+    Raises:
+        UserError: a run goes on whose seed is gone.
+    """
+    if start.epoch == 1:
+        write_seed(folder)
+    elif not (folder / SEED).is_file():
+        raise UserError(
+            f"{folder / SEED} is gone, by which the server draws its noise, so that this run "
+            "cannot go on: put it back, or move the run's folder away to begin another"
+        )
 
 
 def _is_unfinished(run: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Noise is added on the device, and the reader is the server, which sees each upload of each client
 and knows whom it asked: sampling hides nothing from the reader who drew the sample. So every
-release costs its client the full price; a round may ask for several, or for none.
+release costs its client the full price; a round may ask for several, or for none. What is told is
+the epsilon of the client that was asked most.
 
 What is guaranteed depends on what is clipped (`PrivacySettings.clip_by`):
 
@@ -18,6 +19,9 @@ What is guaranteed depends on what is clipped (`PrivacySettings.clip_by`):
 Gaussian releases compose by Rényi divergences (`dp_accounting`), of L2 sensitivity 2 C, or 2 b √k;
 Laplace noise is pure: 2 C / λ each with uploads clipped to an L1 norm C, or 2 b k / λ, delta 0.
 
+That is against the server. Where the server adds the noise, once, to a sum (``privacy.at``), the
+reader is who sees the model, and the guarantee is `epsilon_of_sums`.
+
 Never covered are fields that are no releases (losses, metrics, counts), and uploads of steps that
 ``privacy.steps`` leaves out; `coterie.core.privacy.build.remarks` names them.
 """
@@ -25,8 +29,10 @@ Never covered are fields that are no releases (losses, metrics, counts), and upl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 
 from coterie.core.errors import UserError
+from coterie.core.protocol.journal import Release
 from coterie.core.settings.sections import PrivacySettings
 
 
@@ -67,20 +73,67 @@ def epsilon(settings: PrivacySettings, releases: int, cells: int = 1) -> float:
     return _gaussian(settings.scale / (difference * math.sqrt(cells)), releases, settings.delta)
 
 
-def price(settings: PrivacySettings, asked: list[tuple[str, int]]) -> int:
-    """Count the noised releases of a client in some asks.
+def price(settings: PrivacySettings, asked: Sequence[Release]) -> int:
+    """Count the noised releases of a client that took part in some asks.
 
     Args:
         settings: which steps have noise, and whether each tensor is a release or the whole upload.
-        asked: step and number of released tensors of each ask, as `Journal.releases` has them.
+        asked: as `Journal.releases` has them.
 
     Example:
+        >>> import torch
         >>> entries = PrivacySettings(clip=1.0, noise="laplace", scale=2.0, clip_by="entry")
-        >>> price(entries, [("residual", 1), ("fit", 2)])
-        3
+        >>> someone = torch.tensor([0])
+        >>> price(entries, [Release("fit", 2, someone, someone, 1)])
+        2
     """
-    noised = [tensors for step, tensors in asked if not settings.steps or step in settings.steps]
+    noised = [one.tensors for one in covered(settings, asked)]
     return sum(noised) if settings.clip_by == "entry" else len(noised)
+
+
+def covered(settings: PrivacySettings, asked: Sequence[Release]) -> list[Release]:
+    """The asks whose uploads have noise."""
+    return [one for one in asked if not settings.steps or one.step in settings.steps]
+
+
+Sampled = tuple[int, int, int]
+"""Of a round: how many clients were asked, among how many, and how often for sums with noise."""
+
+
+def epsilon_of_sums(settings: PrivacySettings, most: int, rounds: Mapping[Sampled, int]) -> float:
+    """Epsilon of one client against who sees sums with noise of the server's, as models.
+
+    Any two data sets of a client change a sum by at most 2 C. Two bounds hold, and the smaller one
+    is given: by how often the client that took part most is in a sum, whoever knows when; and by
+    all rounds, where nobody but the server knows who was drawn (sampling without replacement,
+    Wang, Balle and Kasiviswanathan, AISTATS 2019, Theorem 27). Who is asked and does not answer
+    counts as drawn: a client that always answers is drawn no less often.
+
+    Args:
+        settings: of clip and noise.
+        most: sums that the client of which there are most is in.
+        rounds: how many there were of each kind.
+
+    Example:
+        >>> given = PrivacySettings(clip=1.0, noise="gaussian", scale=8.0, at="server")
+        >>> everybody, a_tenth = {(100, 100, 1): 50}, {(10, 100, 1): 50}
+        >>> epsilon_of_sums(given, 50, everybody) > 4 * epsilon_of_sums(given, 9, a_tenth)
+        True
+    """
+    if not most:
+        return 0.0
+    assert settings.clip is not None
+    import dp_accounting  # takes a second
+    from dp_accounting.rdp import RdpAccountant
+
+    multiplier = settings.scale / (2.0 * settings.clip)
+    spent = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    for (asked, among, sums), count in rounds.items():
+        each = dp_accounting.GaussianDpEvent(multiplier / math.sqrt(sums))
+        event = dp_accounting.SampledWithoutReplacementDpEvent(among, asked, each)
+        spent.compose(event, count)
+    hidden = float(spent.get_epsilon(settings.delta))
+    return min(hidden, _gaussian(multiplier, most, settings.delta))
 
 
 def _gaussian(multiplier: float, releases: int, delta: float) -> float:

@@ -48,7 +48,7 @@ def middleware(settings: PrivacySettings, steps: Steps) -> tuple[Middleware, ...
     if settings.clip is not None:
         whole = Clip(settings.clip, order=1 if noise == "laplace" else 2)
         layers.append(EntryClip(settings.clip) if settings.clip_by == "entry" else whole)
-    if noise != "none":
+    if noise != "none" and settings.at == "client":
         layers.append(NOISES[noise](settings.scale, settings.uploads, settings.padded_rows))
         if settings.clip is None:
             warnings.warn(
@@ -56,8 +56,8 @@ def middleware(settings: PrivacySettings, steps: Steps) -> tuple[Middleware, ...
                 "(epsilon is infinite): nothing bounds an upload",
                 stacklevel=2,
             )
-        if without := uncovered(settings, steps):
-            warnings.warn(without, stacklevel=2)
+    if noise != "none" and (without := uncovered(settings, steps)):
+        warnings.warn(without, stacklevel=2)
     chosen = settings.steps
     return tuple(OfSteps(layer, chosen) if chosen else layer for layer in layers)
 
@@ -71,6 +71,12 @@ def remarks(settings: PrivacySettings, steps: Steps) -> list[str]:
         found.append(
             "privacy/epsilon is for one entry of a client's data, at one place in each tensor that "
             "it releases; not for a whole row, nor for a client"
+        )
+    if settings.at == "server":
+        found.append(
+            "privacy/epsilon is for all data of a client, against who sees the model and not the "
+            "server, which sees each upload; it takes who was drawn in a round to be the server's "
+            "secret, and who has data at all to be none"
         )
     return [*found, *filter(None, [uncovered(settings, steps)])]
 

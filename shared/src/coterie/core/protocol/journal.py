@@ -11,6 +11,25 @@ from torch import Tensor
 from coterie.core.errors import UserError
 
 
+@dataclass(frozen=True)
+class Release:
+    """An ask in which clients uploaded what noise could cover.
+
+    Attributes:
+        step: that was asked for.
+        tensors: in how many tensors.
+        asked: ``(R,)`` ids of who was: who did not answer in time may have all the same.
+        heard: ``(A,)`` ids of those whose answer counts.
+        among: of how many clients those who were asked are a random sample.
+    """
+
+    step: str
+    tensors: int
+    asked: Tensor
+    heard: Tensor
+    among: int
+
+
 @dataclass
 class Journal:
     """Numbers of the current round; the driver empties it after logging.
@@ -19,8 +38,8 @@ class Journal:
         scalars: name -> value, such as ``eval/ndcg@20``.
         clients: name -> (ids, values), per-client measurements ``(R,)``.
         refused: ``(step, client, why)`` of answers that were left out.
-        releases: ``(step, tensors)`` of asks in which clients uploaded what noise could cover, and
-            in how many tensors: what a privacy budget counts.
+        releases: asks in which clients uploaded what noise could cover: what a privacy budget
+            counts.
         asked: step -> how many answers were asked for.
         unheard: step -> why answers were refused, and how many.
     """
@@ -28,7 +47,7 @@ class Journal:
     scalars: dict[str, float] = field(default_factory=dict)
     clients: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     refused: list[tuple[str, int, str]] = field(default_factory=list)
-    releases: list[tuple[str, int]] = field(default_factory=list)
+    releases: list[Release] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     unheard: dict[str, Counter[str]] = field(default_factory=dict)
 
@@ -76,9 +95,9 @@ class Journal:
                     "other samples"
                 )
 
-    def release(self, step: str, tensors: int) -> None:
+    def release(self, release: Release) -> None:
         """Note an ask in which clients uploaded what noise could cover."""
-        self.releases.append((step, tensors))
+        self.releases.append(release)
 
     def go_back(self) -> None:
         """Forget a try of the round, but for what was released in it: that cannot be taken back."""

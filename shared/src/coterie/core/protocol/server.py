@@ -30,6 +30,14 @@ class Server(Generic[S]):
     rounds: int | None = None
     averages: bool = False
 
+    @property
+    def sums_alike(self) -> bool:
+        """Whether it makes nothing of clients' releases but sums in which each counts by 1 at most.
+
+        Noise on these sums then hides any of them. Default: no.
+        """
+        return False
+
     def begin(self, key: Key) -> S:
         """Make the state before the first block."""
         raise NotImplementedError(f"{type(self).__name__} must say how the server starts")

@@ -277,11 +277,14 @@ class Fold(ABC):
     """
 
     name: ClassVar[str] = ""
+    counts_alike: bool = True
+    """Whether each client's upload counts by 1 at most."""
     _named: ClassVar[dict[str, type[Fold]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Note the fold under its name."""
+        """Note the fold under its name, which a class made from it does not have."""
         super().__init_subclass__()
+        cls.name = cls.__dict__.get("name", "")
         if cls.name:
             Fold._named[cls.name] = cls
 

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from secrets import randbits
 from typing import Any
 
 import torch
@@ -21,7 +22,8 @@ from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation, bounds, check_constants
-from coterie.core.files import write_json
+from coterie.core.files import write_bytes, write_json
+from coterie.core.privacy.sum_noise import sum_noise
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.edition import with_edition
 from coterie.core.registry.papers import find_paper, load
@@ -31,6 +33,8 @@ from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
 
+SEED = "seed"
+"""In the server's folder: what it draws by, where that must be its secret."""
 EXPECTED = "expected.json"
 """In the server's folder: who is expected, and what is shown of them."""
 
@@ -155,14 +159,16 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
     if card.constants and (theirs := server.constants()):
         check_constants(theirs, card.constants)
     columns = json.loads((folder / EXPECTED).read_text()).get("columns", ())
+    seed = secret_seed(folder, settings.seed)
     return Federation(
         server=server,
         client=None,
         blocks=[None] * card.blocks,
-        seed=settings.seed,
+        seed=seed,
         rounds=settings.rounds,
         bounds=bounds(settings.engine),
         aggregation=aggregation_of(settings.aggregate),
+        noise=sum_noise(settings.privacy, seed),
         monitor=getattr(server, "monitor", None),
         client_columns=tuple(columns),
         settings=values_of(settings),
@@ -170,6 +176,26 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
         origin=lambda: card.data,
         elsewhere=ids.numel(),
     )
+
+
+def write_seed(folder: Path) -> None:
+    """Write a seed of the server's own into its folder, which no card tells."""
+    write_bytes(folder / SEED, str(randbits(62)).encode(), mode=0o600)
+
+
+def secret_seed(folder: Path, public: int) -> int:
+    """The seed of the server's own, or the card's where its folder has none.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = folder / SEED
+    if not path.exists():
+        return public
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read the server's seed in {path}") from error
 
 
 def _own(data: Any, shard: Tensor, is_list: bool) -> Any:

@@ -22,7 +22,6 @@ from coterie.core.federation.exchange import Exchange, TooFew
 from coterie.core.federation.federation import (
     Federation,
     check_alike,
-    check_averages,
     check_compared,
 )
 from coterie.core.federation.in_process import InProcess
@@ -85,7 +84,6 @@ class FederatedRun:
         self.client_results: Measured = {}
         self.block_open = self.finished = self.closed = self.reopened = False
         check_alike(federation.server, federation.client)
-        check_averages(federation.server, federation.aggregation)
         with self.on_device():
             self._keys = RunKeys(federation.seed)
             self.exchange: Exchange = federation.exchange or self._in_process()
@@ -351,6 +349,7 @@ class FederatedRun:
             self.journal,
             whole=True,
             aggregation=self.federation.aggregation,
+            noise=self.federation.noise,
         )
 
     def _key(self, round_in_block: int) -> Key:

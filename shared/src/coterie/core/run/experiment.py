@@ -18,6 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
+from coterie.core.privacy.sum_noise import sum_noise
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down
@@ -218,6 +219,7 @@ class Experiment(Generic[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             aggregation=aggregation_of(settings.aggregate),
+            noise=sum_noise(settings.privacy, settings.seed),
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
             settings=values_of(located(settings)),

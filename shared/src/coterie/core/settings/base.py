@@ -154,6 +154,11 @@ class BaseSettings:
 
     def __post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
+        if self.privacy.at == "server" and self.aggregate.acts:
+            raise UserError(
+                "'privacy.at' server adds noise to a sum, and 'aggregate.rule' gives none: leave "
+                "one of them out"
+            )
         if self.engine.name != "in-process" and self.run.checkpoint_every != 1:
             raise UserError(
                 "'run.checkpoint_every' must be 1 for clients in processes of their own, as they "

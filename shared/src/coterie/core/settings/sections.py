@@ -205,6 +205,10 @@ class PrivacySettings:
     steps: tuple[str, ...] = ()
     """Steps of the method whose uploads are clipped and get noise; all if none is named. ε covers
     no other step."""
+    at: Literal["client", "server"] = "client"
+    """Who adds the noise: each client to its upload, against the server; or the server, once, to
+    the sum of what clients clipped (DP-FedAvg), against who sees the model. That takes less noise,
+    and trusts the server. The scale is then that of the noise on the sum."""
 
     def __post_init__(self) -> None:
         between("privacy.clip", self.clip, 0, float("inf"))
@@ -215,6 +219,8 @@ class PrivacySettings:
             raise UserError(
                 "'privacy.clip_by' has no effect without a bound: leave it out, or set privacy.clip"
             )
+        if self.at == "server":
+            self._check_at_server()
         if self.steps and self.noise == "none" and self.clip is None:
             raise UserError(
                 "'privacy.steps' has no effect without noise: leave it out, or set privacy.noise "
@@ -227,6 +233,20 @@ class PrivacySettings:
                     f"'privacy.{name}' has no effect without noise: leave it out, or set "
                     "privacy.noise to laplace or gaussian"
                 )
+
+    def _check_at_server(self) -> None:
+        wanted = {"noise": "gaussian", "clip_by": "upload", "uploads": "dense"}
+        for name, value in wanted.items():
+            if getattr(self, name) != value:
+                raise UserError(
+                    f"'privacy.at' server takes gaussian noise on a sum of clipped uploads: set "
+                    f"'privacy.{name}' to {value}"
+                )
+        if self.clip is None or not self.scale > 0:
+            raise UserError(
+                "'privacy.at' server needs a 'privacy.clip' and a positive 'privacy.scale': what "
+                "nothing bounds no noise hides"
+            )
 
 
 @dataclass(frozen=True)

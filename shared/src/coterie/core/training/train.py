@@ -270,7 +270,8 @@ def _beside(
     if monitor is not None:
         found.append(StreamScore(monitor))
     if settings.privacy.noise != "none":
-        found.append(PrivacyBudget(settings.privacy))
+        elsewhere = settings.engine.name != "in-process"
+        found.append(PrivacyBudget(settings.privacy, elsewhere))
     if settings.engine.name != "in-process":
         found.append(NodeCosts())
     if settings.run.progress:

@@ -100,6 +100,11 @@ class ModelServer(Server[S], Generic[S]):
         self._build, self._as_batch = build, as_batch
 
     @property
+    def sums_alike(self) -> bool:
+        """Where it averages, and all clients alike."""
+        return self.averages and self.settings.weighting == "equal"
+
+    @property
     def monitor(self) -> Monitor:
         """What the best round is chosen by."""
         return monitor_of(self.module)

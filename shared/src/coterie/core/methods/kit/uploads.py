@@ -94,6 +94,11 @@ class Weighted(Fold):
     name: ClassVar[str] = "weighted"
     by: str
 
+    @property
+    def counts_alike(self) -> bool:  # type: ignore[override]
+        """Where clients weigh by 1."""
+        return self.by == "equal"
+
     def of(self, up: M) -> WeightedSum[M]:
         """Sum the uploads of some clients."""
         weight = self.weights(up, len(up.samples))

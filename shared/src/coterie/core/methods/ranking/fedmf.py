@@ -270,6 +270,11 @@ class FedMFServer(RankingServer[ItemTable]):
         """Only what is in plain sight can be compared."""
         return self.settings.transport == "plain"
 
+    @property
+    def sums_alike(self) -> bool:
+        """Nor does noise go on what is hidden."""
+        return self.averages
+
     def start(self, key: Key) -> dict[str, Tensor]:
         """Draw Q."""
         keys = key.fold("items").fold(torch.arange(self.n_items))

@@ -12,7 +12,7 @@ import lightning
 from coterie.core.engines.nodes import Nodes
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
-from coterie.core.privacy.accountant import epsilon, price
+from coterie.core.privacy.budget import Budget
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.metrics_file import STREAM
 from coterie.core.settings.sections import PrivacySettings
@@ -160,27 +160,43 @@ class NodeCosts(Note):
 
 
 class PrivacyBudget(Note):
-    """Note ``privacy/epsilon`` of all rounds so far, against the server.
+    """Note ``privacy/epsilon`` of all rounds so far, see `coterie.core.privacy.budget`.
 
-    It is that of a client, or where entries are clipped of one entry, and covers the steps that
-    have noise. Nothing is noted where nothing is guaranteed (noise without a clip).
+    It is that of the client that released most, or where entries are clipped of one entry, and
+    covers the steps that have noise. Nothing is noted where nothing is guaranteed (noise without a
+    clip).
 
     Args:
         settings: the noise.
+        elsewhere: whether clients are on other machines or in other processes. What they released
+            in a round that was cut off cannot be taken back, so that a run that goes on counts a
+            round more.
 
     Attributes:
-        releases: noised releases of each client so far.
+        budget: what was released so far.
     """
 
-    kept = ("releases",)
+    kept = ("released",)
 
-    def __init__(self, settings: PrivacySettings) -> None:
-        self.settings, self.releases = settings, 0
+    def __init__(self, settings: PrivacySettings, elsewhere: bool = False) -> None:
+        self.budget, self._elsewhere, self._goes_on = Budget(settings), elsewhere, False
+
+    @property
+    def released(self) -> dict[str, Any]:
+        """The budget, as a checkpoint holds it."""
+        return self.budget.to_plain()
+
+    @released.setter
+    def released(self, plain: dict[str, Any]) -> None:
+        self.budget.load_plain(plain)
+        self._goes_on = self._elsewhere
 
     def note(self, run: FederatedRun) -> None:
         """Count what each client released in the round."""
-        self.releases += price(self.settings, run.journal.releases)
-        spent = epsilon(self.settings, self.releases)
+        for _ in range(1 + self._goes_on):
+            self.budget.add(run.journal.releases)
+        self._goes_on = False
+        spent = self.budget.epsilon()
         if math.isfinite(spent):
             run.journal.scalar("privacy/epsilon", spent)
 
