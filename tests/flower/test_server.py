@@ -144,15 +144,65 @@ def test_a_second_run_is_another_which_nodes_must_agree_to(tmp_path):
     why = {node["why"] for node in status(root)["nodes"]}
     assert len(why) == 1
     assert "they have private state of run" in why.pop()
-    for folder in (root / "clients").iterdir():
-        node = root / "nodes" / folder.name
-        node.mkdir(parents=True)
-        folder.rename(node / folder.name)
-        assert main(["node", "reset", str(node)]) == 0
-        (node / folder.name).rename(folder)
+    forgotten(root)
     start(root, grid_for(root), resume=True)
     assert rows(run_of(root, 2))[-1] | {"x": ""} != {}
     assert without_costs(run_of(root, 2)) == without_costs(run_of(root))
+
+
+NOISE = ["--privacy.at", "server", "--privacy.noise", "gaussian", "--train.weighting", "equal"]
+NOISE += ["--privacy.clip", "1.0", "--privacy.scale", "0.5"]
+
+
+def forgotten(root: Path) -> None:
+    """The owners of all nodes agree to another run."""
+    for folder in (root / "clients").iterdir():
+        node = root / "nodes" / folder.name
+        node.mkdir(parents=True, exist_ok=True)
+        folder.rename(node / folder.name)
+        assert main(["node", "reset", str(node)]) == 0
+        (node / folder.name).rename(folder)
+
+
+def test_noise_of_the_server_s_is_drawn_by_a_seed_that_no_card_tells(tmp_path):
+    """Who knows the card would know it; two runs with the same would give the data away."""
+    root = deployed(tmp_path / "d", *NOISE)
+    seed, losses, seeds = root / "server" / "seed", [], []
+    for number in (1, 2):
+        start(root, grid_for(root))
+        losses.append(rows(run_of(root, number))[-1]["eval/server_loss"])
+        seeds.append(int(seed.read_text()))
+        forgotten(root)
+    assert seed.stat().st_mode & 0o077 == 0
+    assert len(set(seeds)) == len(set(losses)) == 2
+    spent = [float(row["privacy/epsilon"]) for row in rows(run_of(root))]
+    assert 0 < spent[0] < spent[1]
+
+
+def test_a_run_whose_seed_is_gone_does_not_go_on(tmp_path):
+    root = deployed(tmp_path / "d", *NOISE)
+    grid = grid_for(root)
+    push, asked = grid.push_messages, []
+
+    def ended(messages):
+        asked.extend(messages)
+        if len(asked) > 9:
+            raise Stopped
+        return push(messages)
+
+    grid.push_messages = ended
+    with pytest.raises(BaseException):  # noqa: B017
+        start(root, grid)
+    seed = root / "server" / "seed"
+    kept = seed.read_text()
+    seed.unlink()
+    with pytest.raises(UserError, match="seed is gone, by which the server draws its noise"):
+        start(root, grid_for(root), resume=True)
+    seed.write_text(kept)
+    start(root, grid_for(root), resume=True)
+    assert status(root)["state"] == "finished"
+    spent = [float(row["privacy/epsilon"]) for row in rows(run_of(root))]
+    assert spent[-1] > 0
 
 
 def test_one_server_at_a_time(tmp_path, monkeypatch):
