@@ -12,6 +12,7 @@ report of their own accuracy is true.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -23,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.cli.command import say
 from coterie.core.errors import UserError
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.in_process import InProcess
@@ -38,6 +40,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import Rows, TouchedRows
 from coterie.core.tensors.stacked import Ragged
 
+logger = logging.getLogger(__name__)
 SHARE = 0.3
 ATTACKS = ("none", "opposite", "ten times", "noise")
 RULES = ("none", "mean", "median", "trimmed-mean", "krum", "multi-krum")
@@ -152,7 +155,7 @@ def result(case: Case) -> float:
         while not run.finished:
             run.advance()
     except UserError as error:
-        print(f"{case}: {error}", file=sys.stderr)
+        logger.warning("%s: %s", case, error)
         return float("nan")
     return best(run, wanted, experiment)
 
@@ -195,8 +198,8 @@ def main(argv: Sequence[str]) -> None:
             }
             for rule in given.rules
         ]
-        print(f"\n{name}: {RUNS[name][2]}, {given.seeds} seeds\n")
-        print("\n".join(markdown_table(rows)))
+        say(f"\n{name}: {RUNS[name][2]}, {given.seeds} seeds\n")
+        say("\n".join(markdown_table(rows)))
 
 
 def told(values: list[float]) -> str:

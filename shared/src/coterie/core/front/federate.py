@@ -12,7 +12,7 @@ acc, auc or recall; with neither it has to be said.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,13 @@ import lightning
 import torch
 from torch import Tensor, nn
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, nearest
+from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation
 from coterie.core.front.client_data import ClientData, Given, Reader
 from coterie.core.front.given import of_numpy
 from coterie.core.front.lightning_door import Door, check_own, open_door, some_of, trying
-from coterie.core.front.method_settings import Chosen, method_named, settings_for
+from coterie.core.front.method_settings import Chosen, checked, method_named, settings_for
 from coterie.core.front.partition import Partition
 from coterie.core.front.sources import Collate
 from coterie.core.front.step_logs import ObservedTraining, StepLogs
@@ -40,6 +41,7 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.tensors.device import choose_device
 from coterie.core.tensors.keys import Key
 from coterie.core.training.module import FederatedModule
@@ -113,6 +115,7 @@ def federate(
     monitor: str | Monitor | None = None,
     device: str = "cpu",
     workers: int = 1,
+    aggregate: Mapping[str, Any] | AggregateSettings | None = None,
     **settings: Any,
 ) -> Federated:
     """Make a federation of any module, which `lightning.Trainer.fit` trains.
@@ -127,7 +130,7 @@ def federate(
         valid: a share of each client's samples or data of theirs, measured as ``eval/…``.
         test: the same, measured as ``test/…``.
         server_valid: one data set that the server holds, measured as ``eval/server_…``.
-        server_test: the same, measured as ``test/server_…``.
+        server_test: the same, as ``test/server_…``.
         collate_fn: makes a batch of samples of Datasets; called once, with all: it may only pad.
         rounds: of the run, or the Trainer's ``max_epochs`` if these are fewer; by default 100.
         epochs: passes of a client over its samples in a round; by default 1.
@@ -137,6 +140,7 @@ def federate(
         monitor: which of what `validation_step` logs rounds are compared by; the first by default.
         device: "cpu", "cuda" or "auto".
         workers: threads that train clients.
+        aggregate: a rule in place of the mean, against liars, such as ``{"rule": "multi-krum"}``.
         settings: more of the method's, such as ``fraction=0.1``.
 
     Raises:
@@ -146,11 +150,10 @@ def federate(
         federated = federate(Net(), [first, second], "scaffold", test=0.2, rounds=20)
         lightning.Trainer(max_epochs=-1).fit(federated)
     """
-    seed, workers = of_numpy(seed), of_numpy(workers)
-    reader = Reader(client_column, partition, collate_fn, seed)
+    reader = Reader(client_column, partition, collate_fn, of_numpy(seed))
     held = (valid, test, server_valid, server_test)
     spelt = {"rounds": rounds, "epochs": epochs, "batch_size": batch_size, "lr": lr}
-    how = _How(method, {**spelt, **settings}, monitor, device, workers)
+    how = _How(method, {**spelt, **settings}, monitor, device, of_numpy(workers), aggregate)
     return how.made(module, reader, clients, held)
 
 
@@ -163,6 +166,7 @@ class _How:
     monitor: str | Monitor | None
     device: str
     workers: int
+    aggregate: Mapping[str, Any] | AggregateSettings | None
 
     def made(
         self, module: nn.Module, reader: Reader, clients: Given, held: tuple[Any, ...]
@@ -187,10 +191,29 @@ class _How:
             workers=self.workers,
             device=device,
             monitor=door.monitor,
+            aggregation=aggregation_of(_rule(self.aggregate)),
             origin=lambda: hashlib.sha256(repr(ids).encode()).hexdigest(),
         )
         run = FederatedRun(federation)
         return Federated(run, TrainedModels(door.original, run, ids, name), ids)
+
+
+def _rule(given: Mapping[str, Any] | AggregateSettings | None) -> AggregateSettings:
+    """Settings of a rule, by name or as they are.
+
+    Raises:
+        UserError: one is unknown, or out of range.
+    """
+    if isinstance(given, AggregateSettings):
+        return given
+    known = AggregateSettings.__dataclass_fields__
+    values = {name: of_numpy(value) for name, value in (given or {}).items()}
+    for name in values:
+        if name not in known:
+            raise UserError(f"aggregate: '{name}' is unknown: {nearest(name, known)}")
+    return AggregateSettings(
+        **{name: checked(AggregateSettings, name, value) for name, value in values.items()}
+    )
 
 
 def _device(name: str) -> torch.device:

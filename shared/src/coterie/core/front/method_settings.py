@@ -208,7 +208,7 @@ def settings_for(
     for name, value in told.items():
         if name not in known:
             raise UserError(f"setting '{name}' of {method} is unknown: {nearest(name, known)}")
-        told[name] = _checked(kind, name, value)
+        told[name] = checked(kind, name, value)
     found = dict(configured)
     if "lr" in found and method == "pfedme":
         found["personal_lr"] = found.pop("lr")
@@ -232,7 +232,7 @@ def settings_for(
         raise UserError(f"settings of {method} do not fit: {error}") from error
 
 
-def _checked(kind: type, name: str, value: Any) -> Any:
+def checked(kind: type, name: str, value: Any) -> Any:
     """Check the type of a setting, so that no comparison goes wrong later.
 
     Raises:

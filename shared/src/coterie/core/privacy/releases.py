@@ -94,10 +94,13 @@ COLUMNS = ("step", "direction", "message", "field", "content", "reveals", "depen
 
 
 UNITS = (
-    "What 'noise' calls covered, clipping and noise change where they are set. privacy/epsilon is "
+    "What 'noise' calls covered, clipping and noise change where they are set; with privacy.at "
+    "server the server adds the noise, once, and sees each upload without. privacy/epsilon is "
     "then for all data of a client (privacy.clip_by upload), or for one entry of each tensor of an "
     "upload (privacy.clip_by entry). It says nothing of the rest, nor of steps that privacy.steps "
-    "leaves out."
+    "leaves out. Uploads that a method only sums leave a process or a machine as one sum of its "
+    "clients; with aggregate.rule each leaves by itself, for the server to compare, or with "
+    "aggregate.over nodes as the sum, of which the rule compares one a machine."
 )
 """What the column "noise" means, in words."""
 

@@ -53,6 +53,11 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("fed/loss", "1", "training loss, mean over the clients of the round", "min"),
     MetricKey("fed/clients", "clients", "clients whose update was accepted"),
     MetricKey("fed/refused", "answers", "answers left out in this round"),
+    MetricKey("fed/online", "clients", "clients that were there, where they run elsewhere"),
+    MetricKey("fed/late", "clients", "clients whose node was too late in this round"),
+    MetricKey("fed/norm_bound", "1", "norm to which uploads were shortened, with aggregate.*"),
+    MetricKey("fed/bounded", "uploads", "uploads, or means of nodes, that were shortened"),
+    MetricKey("fed/left_out", "uploads", "the same, that Krum or Multi-Krum left out"),
     MetricKey("eval/clients", "clients", "clients that validated, where not all did"),
     MetricKey(
         "eval/*_stream", "1", "mean over the blocks after the first of each one's best score"
@@ -67,7 +72,14 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("cost/down_bytes_total", "bytes", "sent to clients since the start"),
     MetricKey("cost/local_steps_total", "steps", "gradient steps of all clients since the start"),
     MetricKey("cost/seconds_total", "s", "wall time of all rounds so far, without logging"),
-    MetricKey("privacy/epsilon", "1", "ε of differential privacy spent so far"),
+    MetricKey("cost/wait_seconds", "s", "waited for nodes in this round"),
+    MetricKey("cost/sent_bytes", "bytes", "really sent to nodes in this round"),
+    MetricKey("cost/received_bytes", "bytes", "really received from nodes in this round"),
+    MetricKey(
+        "privacy/epsilon",
+        "1",
+        "ε spent so far, of the client that released most",
+    ),
 )
 
 PANELS: tuple[Panel, ...] = (

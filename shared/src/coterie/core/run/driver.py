@@ -341,16 +341,9 @@ class FederatedRun:
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:
         ids, when = self.exchange.present(self.block), (self.block, round_in_block)
-        return ExchangeCohort(
-            self.exchange,
-            ids,
-            when,
-            self.ledger,
-            self.journal,
-            whole=True,
-            aggregation=self.federation.aggregation,
-            noise=self.federation.noise,
-        )
+        made = ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal, whole=True)
+        given = self.federation
+        return dataclasses.replace(made, aggregation=given.aggregation, noise=given.noise)
 
     def _key(self, round_in_block: int) -> Key:
         return self._keys.round(self.block, round_in_block)

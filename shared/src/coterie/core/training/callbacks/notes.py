@@ -188,6 +188,7 @@ class PrivacyBudget(Note):
 
     @released.setter
     def released(self, plain: dict[str, Any]) -> None:
+        """Go on with it."""
         self.budget.load_plain(plain)
         self._goes_on = self._elsewhere
 
