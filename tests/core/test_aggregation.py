@@ -251,6 +251,16 @@ def test_a_server_of_ones_own_that_averages_past_the_rule_is_told():
             made.advance()
 
 
+@pytest.mark.parametrize("which", ["none", "mean"])
+def test_a_bound_that_is_given_keeps_no_uploads(which, monkeypatch):
+    monkeypatch.setattr(collected, "machine_memory", lambda: 10_000)
+    made = [trained("fedavg", rule(which, norm_bound=0.05), chunk) for chunk in (None, 1, 4)]
+    for other in made[1:]:
+        for parameter, value in weights(made[0]).items():
+            torch.testing.assert_close(weights(other)[parameter], value, rtol=1e-10, atol=1e-12)
+        assert other.history[-1]["fed/bounded"] == made[0].history[-1]["fed/bounded"] == 8
+
+
 def test_too_few_clients_for_krum():
     with pytest.raises(UserError, match="cannot tell 0 attackers among 2 clients: it takes 3"):
         trained("fedavg", rule("krum"), data=split([4, 3]))

@@ -80,6 +80,11 @@ class Aggregation:
 
     settings: AggregateSettings
 
+    @property
+    def compares(self) -> bool:
+        """Whether uploads are compared, and not only shortened each for itself."""
+        return self.settings.norm_bound is None or self.settings.rule not in ("none", "mean")
+
     def total(self, fold: Fold, cast: Cast, journal: Journal) -> Any:
         """What a fold of all uploads would be, if all were what the rule finds.
 
@@ -138,7 +143,8 @@ class Aggregation:
         given = self.settings.norm_bound
         bound = float(Median()(norms[:, None])) if given is None else given
         journal.scalar("fed/norm_bound", bound)
-        journal.scalar("fed/bounded", int((norms > bound).sum()))
+        already = journal.scalars.get("fed/bounded", 0.0)
+        journal.scalar("fed/bounded", already + int((norms > bound).sum()))
         return shortened(upload, norms, bound)
 
 

@@ -119,28 +119,34 @@ class Compared(Collected):
         self._n_asked = n_asked
         self._casts: list[Cast] = []
         self._ids: list[Tensor] = []
+        self._total: Any = None
 
     def add(self, answers: Answers) -> None:
-        """Keep them to be compared.
+        """Keep them to be compared, or sum them at once where each is only shortened.
 
         Raises:
             UserError: those of all clients would not fit into memory.
         """
-        count = answers.ids.numel()
-        if not count:
+        if not (count := answers.ids.numel()):
             return
         if answers.up is None:
-            self._casts.append(Cast.of_node(self.method, answers.total, count))
+            cast = Cast.of_node(self.method, answers.total, count)
+        else:
+            up = tree.as_stack(answers.up) if self.step.form == "list" else answers.up
+            cast = Cast.of_clients(self.method, up, count)
+        if not self.rule.compares:
+            part = self.rule.total(self.method, cast, self.journal)
+            self._total = part if self._total is None else self.method.merge(self._total, part)
             return
-        up = tree.as_stack(answers.up) if self.step.form == "list" else answers.up
-        if not self._casts:
-            self._check_memory(sum(map(tree.nbytes, _leaves(up))) // count)
-        self._casts.append(Cast.of_clients(self.method, up, count))
-        self._ids.append(answers.ids)
+        if not self._casts and answers.up is not None:
+            self._check_memory(sum(map(tree.nbytes, _leaves(cast.upload))) // count)
+        self._casts.append(cast)
+        if answers.up is not None:
+            self._ids.append(answers.ids)
 
     def replies(self, ids: Tensor, failed: dict[int, str]) -> Replies:
         """What the rule makes of them, whatever the order in which they came."""
-        total = None
+        total = self._total
         if self._casts:
             known = sum(one.numel() for one in self._ids) == ids.numel()
             order = torch.cat(self._ids).argsort() if known and self._ids else None
