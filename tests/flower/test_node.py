@@ -61,6 +61,31 @@ def test_a_node_of_own_data(deployment, tmp_path, capsys):
     assert not [path for path in private if stat.S_IMODE(path.stat().st_mode) & 0o077]
 
 
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({}, "leaves as one sum of all clients here."),
+        ({"aggregate.rule": "median", "aggregate.over": "nodes"}, "leaves as one sum"),
+        ({"aggregate.rule": "median"}, "Each client's upload leaves by itself"),
+        ({"aggregate.norm_bound": 2.0}, "Each client's upload leaves by itself"),
+        ({"privacy.noise": "laplace", "privacy.clip": 1.0}, "laplace noise is added here"),
+        (
+            {"privacy.noise": "gaussian", "privacy.clip": 1.0, "privacy.at": "server"},
+            "clipped to 1.0; gaussian noise is added by the server, to the sum",
+        ),
+    ],
+)
+def test_an_owner_is_told_as_what_uploads_leave(settings, line, deployment, tmp_path, capsys):
+    card = json.loads((deployment / "card.json").read_text())
+    card["settings"] |= settings
+    changed = tmp_path / "card.json"
+    changed.write_text(json.dumps(card))
+    data = deployment / "clients" / "clients-0"
+    words = ["node", "init", str(changed), "--data", str(data), "--out", str(tmp_path / "n")]
+    assert main([*words, "--yes"]) in (0, 2)
+    assert line in " ".join(capsys.readouterr().out.split())
+
+
 def test_two_folders_of_clients_in_a_node_have_one_key(deployment, tmp_path):
     node = tmp_path / "both"
     assert init(deployment, node) == 0

@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -92,12 +92,31 @@ def _init(argv: Sequence[str]) -> None:
     tell(f"What would leave {given.out}, in {paper.name}, method {card['settings'].get('method')}")
     rows = releases(paper, card["settings"].get("privacy.steps", ()))
     print_rows([{name: row[name] for name in _SHOWN} for row in rows if row["direction"] == "up"])
+    tell(_as_what(card["settings"]))
     if not given.yes and not _agreed():
         raise UserError("nothing was written")
     public = heavy("coterie.core.flower.own_data").write_node(
         given.out, given.card, given.data, given.name
     )
     tell(f"{given.out} is ready. Send the coordinator {public}, and nothing else.")
+
+
+def _as_what(settings: Mapping[str, Any]) -> str:
+    """Say whether uploads leave one by one, and who adds noise to them."""
+    rule, noise = settings.get("aggregate.rule", "none"), settings.get("privacy.noise", "none")
+    bound, over = settings.get("aggregate.norm_bound"), settings.get("aggregate.over", "clients")
+    one_by_one = (rule != "none" or bound is not None) and over == "clients"
+    said = [
+        "Each client's upload leaves by itself, for the server to compare or to shorten it."
+        if one_by_one
+        else "What the method only sums leaves as one sum of all clients here."
+    ]
+    if noise != "none":
+        at_server = settings.get("privacy.at", "client") == "server"
+        clip = settings.get("privacy.clip")
+        who = "by the server, to the sum" if at_server else "here, before an upload leaves"
+        said.append(f"Uploads are clipped to {clip}; {noise} noise is added {who}.")
+    return " ".join(said)
 
 
 def _agreed() -> bool:
