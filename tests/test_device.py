@@ -45,7 +45,7 @@ NOISE = ["--privacy.at", "server", "--privacy.clip", "0.1", "--privacy.noise", "
 PLAYS: list[tuple[str, str, Sequence[str]]] = [
     *((paper, "nothing", flags) for paper, flags in PAPERS.items()),
     *(("f3crec", "nothing", ["--aggregate.rule", rule]) for rule in ("median", "multi-krum")),
-    ("page", "nothing", [*PAPERS["page"], "--aggregate.rule", "trimmed-mean"]),
+    ("page", "nothing", [*PAPERS["page"], "--aggregate.rule", "multi-krum"]),
     ("f3crec", "nothing", [*NOISE, "--privacy.scale", "0.01"]),
     ("mtal", "nothing", [*PAPERS["mtal"], *WITHOUT_EXCHANGE]),
     *(("f3crec", plant, []) for plant in ("factory", "numpy", "constant")),

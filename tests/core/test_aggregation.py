@@ -15,12 +15,14 @@ from coterie.core.federation import collected
 from coterie.core.federation.aggregation import Aggregation, Cast, aggregation_of
 from coterie.core.federation.federation import Federation, check_averages
 from coterie.core.federation.ledger import Ledger
+from coterie.core.federation.rules import TrimmedMean, krum
 from coterie.core.federation.store import PrivateStore
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel, ModelUpdate
 from coterie.core.methods.kit.uploads import Weighted
 from coterie.core.methods.registry import METHODS
 from coterie.core.protocol.journal import Journal
+from coterie.core.run.checkpoint import bound_to, check_settings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.settings.base import BaseSettings
@@ -189,37 +191,98 @@ def test_the_methods_that_average_say_so():
             trained(name, rule())
 
 
+def stage_of(reading: str, aggregation, **game_options):
+    """A stage of PAGE from its start: the server's state before and after, and what it got."""
+    data = split([5, 3, 6, 4, 2])
+    server, client = game(settings(reading, **game_options), data, Softmax)
+    check_averages(server, rule())
+    start = server.begin(KEY)
+
+    def cohort():
+        made = cohort_in_process(client, data, PrivateStore(), SECRET, (0, 1), Ledger(), Journal())
+        made.enrol()
+        return made
+
+    ruled = replace(cohort(), aggregation=aggregation)
+    after = server.round(start, ruled, KEY)
+    ruled.check_averaged()
+    if reading == "decoupled":
+        start = replace(start, sizes=after.sizes)
+    return server, start, after, cohort().ask(server.step, server.stage(start, 1)).up
+
+
 @pytest.mark.parametrize("reading", ["recommended", "literal", "released", "decoupled"])
 def test_the_follower_of_page_averages_by_the_rule(reading):
-    """W moves by the median of what the leaders sent, whatever the weights."""
-    data = split([5, 3, 6, 4, 2])
-    server, client = game(settings(reading), data, Softmax)
-    check_averages(server, rule())
-    made, ruled = (server.begin(KEY) for _ in range(2))
-    store, states = PrivateStore(), []
-    for aggregation in (None, rule("median", norm_bound=torch.inf)):
-        cohort = replace(
-            cohort_in_process(client, data, PrivateStore(), SECRET, (0, 1), Ledger(), Journal()),
-            aggregation=aggregation,
-        )
-        cohort.enrol()
-        states.append(server.round(made, cohort, KEY))
-        cohort.check_averaged()
-    cohort = cohort_in_process(client, data, store, SECRET, (0, 1), Ledger(), Journal())
-    cohort.enrol()
-    if reading == "decoupled":
-        made = replace(made, sizes=states[0].sizes)
-    move = cohort.ask(server.step, server.stage(made, 1)).up
-    for name, start in ruled.weights.items():
-        found = server.model(states[1])[name] - start
+    """With equal weights W moves by the median of what the leaders sent, and so does c."""
+    unbounded = rule("median", norm_bound=torch.inf)
+    server, start, after, move = stage_of(reading, unbounded, tune_p=False)
+    for name, w in start.weights.items():
         expected = np.median(move.change[name].numpy(), axis=0)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
-        assert not torch.equal(server.model(states[0])[name], server.model(states[1])[name])
+        np.testing.assert_allclose(server.model(after)[name] - w, expected, rtol=1e-9, atol=1e-12)
     if reading == "decoupled":
         for name, values in move.control.items():
-            np.testing.assert_allclose(
-                states[1].control[name], np.median(values.numpy(), axis=0), rtol=1e-9, atol=1e-12
-            )
+            expected = np.median(values.numpy(), axis=0)
+            np.testing.assert_allclose(after.control[name], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_multi_krum_leaves_the_follower_its_weights_and_a_median_does_not():
+    given = rule("multi-krum", norm_bound=torch.inf, attackers=0.25)
+    server, start, after, move = stage_of("recommended", given)
+    flat = torch.cat([value.flatten(1) for value in move.change.values()], 1)
+    kept = krum({"w": flat}, 5, 0.25, several=True)
+    p = server._weights(start, start.seen, move, torch.arange(5), KEY)[1].double()
+    shares = p[kept] / p[kept].sum()
+    for name, w in start.weights.items():
+        expected = torch.tensordot(shares, move.change[name][kept].double(), 1)
+        torch.testing.assert_close(after.weights[name].double() - w, expected)
+    with pytest.raises(UserError, match="median has no use for the weights that this server"):
+        stage_of("recommended", rule("median"))
+
+
+def test_a_claim_of_many_samples_moves_nothing_far():
+    """SCAFFOLD's c moves by the sum over S divided by N, both of samples."""
+    fold, ones = Weighted("samples"), torch.ones(10, 1)
+    up = ModelUpdate({"w": ones}, torch.tensor([20] * 9 + [9_999_999]), torch.ones(10))
+    total = rule("median").total(fold, Cast.of_clients(fold, up, 10), Journal())
+    assert float(total.sums.change["w"]) == 200.0
+    assert int(total.weight) == 200
+
+
+def test_a_fold_that_is_not_known_to_be_a_mean_is_refused():
+    class Halved(Weighted):
+        def of(self, up):
+            found = super().of(up)
+            return replace(found, weight=found.weight / 2)
+
+    assert not Halved("equal").counts_alike
+    assert Weighted("equal").counts_alike
+    with pytest.raises(UserError, match="Halved is not known to be one"):
+        rule().check(Halved("equal"))
+
+    class Renamed(Weighted):
+        pass
+
+    rule().check(Renamed("equal"))
+    with pytest.raises(UserError, match="Renamed has no name by which they know it"):
+        rule(over="nodes").check(Renamed("equal"))
+
+
+def test_sixteen_bits_are_compared_in_more():
+    values = torch.arange(4001.0)[:, None] / 4001
+    for dtype in (torch.float16, torch.bfloat16):
+        found = TrimmedMean(0.3)(values.to(dtype))
+        assert found.dtype == dtype
+        assert float(found) == pytest.approx(0.5, abs=0.004)
+
+
+def test_a_checkpoint_of_another_rule_is_not_gone_on_with():
+    data = split(LENGTHS)
+    given = Federation(*halves("fedavg"), [data])
+    saved = {"bound": bound_to(replace(given, aggregation=rule("median")))}
+    check_settings(saved, replace(given, aggregation=rule("median")))
+    for other in (None, rule("multi-krum")):
+        with pytest.raises(UserError, match="aggregate"):
+            check_settings(saved, replace(given, aggregation=other))
 
 
 def test_a_server_of_ones_own_that_averages_past_the_rule_is_told():
@@ -262,7 +325,7 @@ def test_a_bound_that_is_given_keeps_no_uploads(which, monkeypatch):
 
 
 def test_too_few_clients_for_krum():
-    with pytest.raises(UserError, match="cannot tell 0 attackers among 2 clients: it takes 3"):
+    with pytest.raises(UserError, match="among 2 clients with data: it takes 3"):
         trained("fedavg", rule("krum"), data=split([4, 3]))
 
 
@@ -303,11 +366,12 @@ def test_nodes_are_compared_only_where_there_are_some():
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"rule": "median", "attackers": 0.5}, "below 0.5, not 0.5: no rule tells a majority"),
-        ({"rule": "median", "attackers": 0.0}, "above 0"),
+        ({"rule": "krum", "attackers": 0.5}, "below 0.5, not 0.5: no rule tells a majority"),
+        ({"rule": "krum", "attackers": 0.0}, "above 0"),
         ({"norm_bound": 0.0}, "'aggregate.norm_bound' must be above 0"),
         ({"norm_bound": float("nan")}, "'aggregate.norm_bound' must be above 0"),
         ({"attackers": 0.2}, "'aggregate.attackers' has no effect without a rule"),
+        ({"rule": "median", "attackers": 0.2}, "has no effect without a rule that counts them"),
         ({"over": "nodes"}, "'aggregate.over' has no effect without a rule"),
     ],
 )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.errors import UserError
+from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
 from coterie.core.privacy.build import middleware
@@ -58,7 +59,7 @@ def test_rounds_of_two_uploads_of_one_and_of_none() -> None:
         for _ in range(uploads):
             part.ask(UPDATE, DOWN)
         part.ask(MEASURE, DOWN)  # a report: measurements have no noise, and no guarantee
-        budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+        budget.note(SimpleNamespace(journal=journal, exchange=Exchange))  # type: ignore[arg-type]
         spent += uploads * ONE
         assert journal.scalars["privacy/epsilon"] == pytest.approx(spent)
 
@@ -78,7 +79,7 @@ def test_a_sample_is_no_cheaper_than_everybody(fraction: float) -> None:
     part = everybody.sample(fraction, Key.from_seed(3))
     assert len(part) == round(10 * fraction)
     part.ask(UPDATE, DOWN)
-    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    budget.note(SimpleNamespace(journal=journal, exchange=Exchange))  # type: ignore[arg-type]
     assert journal.scalars["privacy/epsilon"] == pytest.approx(ONE)
 
 
@@ -87,10 +88,10 @@ def released(asked: list[int], heard: list[int] | None = None, among: int = 10) 
     return Release("update", 1, torch.tensor(asked), torch.tensor(answered).long(), among)
 
 
-def spent(budget: PrivacyBudget, *releases: Release) -> float:
-    """ε after one more round."""
-    journal = Journal(releases=list(releases))
-    budget.note(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+def spent(budget: PrivacyBudget, *releases: Release, starts: int = 0) -> float:
+    """ε after one more round, of a server that was started so often."""
+    journal, exchange = Journal(releases=list(releases)), SimpleNamespace(starts=starts)
+    budget.note(SimpleNamespace(journal=journal, exchange=exchange))  # type: ignore[arg-type]
     return journal.scalars["privacy/epsilon"]
 
 
@@ -120,6 +121,15 @@ def test_a_run_elsewhere_that_was_cut_off_counts_the_round_that_was_lost() -> No
     later.load_state_dict(budget.state_dict())
     assert spent(later, released([1])) == pytest.approx(3 * ONE)
     assert spent(later, released([1])) == pytest.approx(4 * ONE)
+
+
+def test_a_server_that_was_started_three_times_counts_each() -> None:
+    """Killed twice in one round: three tries may have got answers with noise of their own."""
+    budget, later = (PrivacyBudget(SETTINGS, elsewhere=True) for _ in range(2))
+    assert spent(budget, released([1]), starts=1) == pytest.approx(ONE)
+    later.load_state_dict(budget.state_dict())
+    assert spent(later, released([1]), starts=3) == pytest.approx(4 * ONE)
+    assert spent(later, released([1]), starts=3) == pytest.approx(5 * ONE)
 
 
 def test_a_budget_of_another_version_is_refused() -> None:

@@ -42,9 +42,11 @@ def test_each_number_as_numpy_and_scipy_have_it(n_clients, share):
 
 
 def test_a_share_is_that_of_decimal_numbers():
-    """.3 of 10 clients are 3; in binary the product is a little less."""
-    values = torch.arange(10.0)[:, None] ** 2
-    assert float(TrimmedMean(0.3)(values)) == (9 + 16 + 25 + 36) / 4
+    """.29 of 100 clients are 29; in binary the product is a little less."""
+    assert 0.29 * 100 < 29
+    values = torch.arange(100.0, dtype=torch.float64)[:, None] ** 2
+    expected = sum(number**2 for number in range(29, 71)) / 42
+    assert float(TrimmedMean(0.29)(values)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("n_clients", [6, 10, 23])
@@ -92,6 +94,27 @@ def test_distances_are_those_of_whole_uploads(block, monkeypatch):
     whole = np.concatenate([flat(drawn(5)), by_hand(rows).reshape(5, -1).numpy()], axis=1)
     expected = ((whole[:, None] - whole[None]) ** 2).sum(2)
     np.testing.assert_allclose(squared_distances(upload, 5), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("block", [1, 30, rules._BLOCK])
+@pytest.mark.parametrize("rule", [Median(), TrimmedMean(0.3)])
+def test_rows_that_some_changed_and_others_did_not(rule, block, monkeypatch):
+    """By a loop; rows of different numbers of changes are held together."""
+    monkeypatch.setattr(rules, "_BLOCK", block)
+    lists = [[0, 1, 4], [1], [1, 3, 4], [], [1, 4], [0, 1]]
+    index = Ragged.from_lists(lists)
+    draw = torch.Generator().manual_seed(8)
+    values = torch.randn(index.values.numel(), 2, generator=draw, dtype=torch.float64)
+    rows = TouchedRows(index, values, 6)
+    tables, expected = rows.dense(), torch.zeros(6, 2, dtype=torch.float64)
+    for row in range(6):
+        who = [client for client, own in enumerate(lists) if row in own]
+        if who:
+            expected[row] = rule(tables[who, row]) * len(who) / 6
+    torch.testing.assert_close(rule(rows).values[0], expected, rtol=1e-12, atol=1e-14)
+    flat = tables.flatten(1).numpy()
+    squares = ((flat[:, None] - flat[None]) ** 2).sum(2)
+    np.testing.assert_allclose(squared_distances({"a": rows}, 6), squares, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("block", [1, 7, rules._BLOCK])
@@ -152,7 +175,7 @@ def test_krum_leaves_out_who_is_far_away():
 
 
 def test_krum_says_when_there_are_too_few():
-    with pytest.raises(UserError, match="cannot tell 1 attackers among 4 clients: it takes 5"):
+    with pytest.raises(UserError, match="among 4 clients with data: it takes 5"):
         krum(drawn(4), 4, 0.3, several=False)
     assert len(krum(drawn(5), 5, 0.3, several=True)) == 4
 

@@ -1,5 +1,7 @@
 """DP-FedAvg: clients clip, the server adds noise once to the sum; what that guarantees."""
 
+import hashlib
+import time
 from dataclasses import replace
 
 import dp_accounting
@@ -13,6 +15,7 @@ from tests.page.small_games import game
 from tests.page.small_games import settings as page_settings
 
 from coterie.core.errors import UserError
+from coterie.core.federation.aggregation import Aggregation
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.ledger import Ledger
 from coterie.core.federation.store import PrivateStore
@@ -23,14 +26,16 @@ from coterie.core.methods.registry import METHODS
 from coterie.core.privacy.accountant import epsilon, epsilon_of_sums
 from coterie.core.privacy.budget import Budget
 from coterie.core.privacy.build import middleware, remarks
-from coterie.core.privacy.noise import Clip
-from coterie.core.privacy.sum_noise import Summed, SumNoise, sum_noise
+from coterie.core.privacy.noise import Clip, normal
+from coterie.core.privacy.sum_noise import Summed, SumNoise, simulated_secret, sum_noise
 from coterie.core.protocol.journal import Journal, Release
 from coterie.core.protocol.uploads import Sum
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import DenseRows
 
 CLIP, SIGMA = 0.1, 0.4
@@ -40,11 +45,11 @@ IDS = torch.arange(9)
 
 
 def noise(secret: int = 5, **more) -> SumNoise:
-    return SumNoise(replace(PRIVACY, **more), secret)
+    return SumNoise(replace(PRIVACY, **more), bytes([secret]) * 32)
 
 
 def summed(**more) -> Summed:
-    return replace(Summed("update", (0, 1), 0, IDS), **more)
+    return replace(Summed("update", (0, 1), 0, False, IDS), **more)
 
 
 def halves(name: str, **options):
@@ -132,6 +137,7 @@ def test_the_same_sum_gets_the_same_noise_and_any_other_another():
         noise().key(summed(when=(0, 2))),
         noise().key(summed(when=(1, 1))),
         noise().key(summed(draw=1)),
+        noise().key(summed(ending=True)),
         noise().key(summed(step="other")),
     ):
         assert not torch.equal(other.state, first)
@@ -174,7 +180,8 @@ def test_weights_by_samples_are_refused():
         trained("fedavg", noise(), weighting="samples")
     with pytest.raises(UserError, match="clients that count alike"):
         noise().checked("update", Weighted("samples"))
-    assert trained("feddyn", noise(), weighting="samples", lr=0.01).finished
+    with pytest.raises(UserError, match="set 'weighting' to equal"):  # one's size moves all by α
+        trained("feddyn", noise(), weighting="samples", lr=0.01)
 
 
 def test_a_server_that_looks_at_single_clients_is_refused():
@@ -207,14 +214,62 @@ def test_a_sum_of_nothing_that_noise_could_cover_is_refused():
         noise()(Hidden(), Hidden().of(up), summed())
 
 
+def test_a_rule_beside_noise_is_refused_wherever_it_comes_from():
+    server, client = halves("fedavg")
+    rule = Aggregation(AggregateSettings("median"))
+    with pytest.raises(UserError, match="leave one of them out"):
+        Federation(server, client, [split(LENGTHS)], noise=noise(), aggregation=rule)
+
+
+def test_reg_of_f3crec_is_refused():
+    from coterie.continual.algorithm import F3CRec
+    from coterie.continual.settings import Settings, resolve
+
+    for method, alike in (("reg", False), ("f3crec", True), ("ft", True)):
+        chosen = resolve(build(Settings, {"method": method}))
+        assert F3CRec(chosen, [5]).sums_alike is alike
+
+
 def test_steps_that_are_left_out_get_none():
     assert noise(steps=("fit",)).covers("fit")
     assert not noise(steps=("fit",)).covers("update")
 
 
-def test_a_server_s_draws_are_its_own():
-    assert sum_noise(PRIVACY, 3) != sum_noise(PRIVACY, 4)
-    assert sum_noise(replace(PRIVACY, at="client"), 3) is None
+def test_a_simulation_has_a_secret_of_all_that_its_run_keeps():
+    """Two runs with one seed and other settings have other noise; the same run has the same."""
+    one = simulated_secret({"seed": 3, "train.lr": 0.1})
+    assert one == simulated_secret({"train.lr": 0.1, "seed": 3})
+    assert len({one, simulated_secret({"seed": 3, "train.lr": 0.2}), b"x"}) == 3
+    assert sum_noise(replace(PRIVACY, at="client"), one) is None
+    found = sum_noise(PRIVACY, one)
+    assert found is not None
+    assert found.secret == one
+
+
+def test_who_is_drawn_is_the_server_s_secret():
+    client = halves("fedavg")[1]
+    cohort = cohort_in_process(
+        client, split(LENGTHS), PrivateStore(), SECRET, (0, 1), Ledger(), Journal()
+    )
+    plain = cohort.draw(4, KEY).ids.tolist()
+    drawn = [
+        replace(cohort, noise=noise(number), when=when).draw(4, KEY).ids.tolist()
+        for number, when in ((1, (0, 1)), (2, (0, 1)), (1, (0, 2)), (1, (0, 1)))
+    ]
+    assert drawn[0] == drawn[3]
+    assert len({tuple(ids) for ids in (plain, *drawn[:3])}) == 4
+
+
+def test_a_number_that_was_nothing_gives_no_other_away():
+    """Of SHAKE-256: the bits of one number are no function of those of another, nor of the key."""
+    key = Key(torch.tensor([12345]))
+    expected = hashlib.shake_256((12345).to_bytes(8, "big", signed=True)).digest(16)
+    bits = np.frombuffer(expected, dtype="<i8")
+    radius = np.sqrt(-2 * np.log((((bits >> 24) & ((1 << 40) - 1)) + 0.5) * 2.0**-40))
+    angle = (bits & ((1 << 24) - 1)) * (2 * np.pi * 2.0**-24)
+    found = normal(key, 4, torch.float64)[0].numpy()
+    np.testing.assert_allclose(found[:2], radius * np.cos(angle), rtol=1e-9)
+    np.testing.assert_allclose(found[2:], radius * np.sin(angle), rtol=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -298,6 +353,24 @@ def test_a_tenth_of_the_clients_costs_less_and_two_sums_of_a_round_more():
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     spent = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     assert tenth == pytest.approx(spent.compose(event, 100).get_epsilon(1e-5))
+
+
+def test_the_ask_of_the_highest_rate_counts_for_all_of_a_round():
+    budget = Budget(replace(PRIVACY, clip=1.0, scale=6.0))
+    everybody, few = release(list(range(10)), among=10), release(list(range(10)), among=1000)
+    budget.add([everybody, few])
+    assert budget.rounds == {(10, 10, 2): 1}
+    alone = Budget(budget.settings)
+    alone.add([everybody])
+    assert budget.epsilon() > alone.epsilon()
+
+
+def test_many_kinds_of_rounds_are_quick():
+    kinds = {(10, 100 + number, 1): 1 for number in range(5)}
+    epsilon_of_sums(PRIVACY, 5, kinds)
+    began = time.perf_counter()
+    epsilon_of_sums(PRIVACY, 5, {kind: 3 for kind in kinds})
+    assert time.perf_counter() - began < 0.1
 
 
 def release(asked, heard=None, among=9) -> Release:

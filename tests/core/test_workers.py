@@ -306,10 +306,10 @@ def missed(*requests, order=(0, 4, 0), since=FIRST) -> bytes:
 @pytest.mark.parametrize("clients", [torch.ones(1), torch.ones(1, 1, dtype=torch.int64)])
 def test_ids_are_whole_numbers_in_a_row(clients):
     forged = dataclasses.make_dataclass("Forged", [one.name for one in HEADER_FIELDS])
-    data = encode(None, forged(0, 1, 0, "update", clients, False, None))
+    data = encode(None, forged(0, 1, 0, "update", clients, False, None, None))
     with pytest.raises(ProtocolError, match="not int64 in one axis"):
         peek(data, header=RequestHeader)
-    fine = encode(None, forged(0, 1, 0, "update", torch.tensor([3]), False, None))
+    fine = encode(None, forged(0, 1, 0, "update", torch.tensor([3]), False, None, None))
     assert peek(fine, header=RequestHeader).clients.tolist() == [3]
 
 

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 from flwr.app import Context, RecordDict
 from tests.flower.fake_grid import FakeGrid, by_service, key_of, quick
 
@@ -14,6 +15,7 @@ from coterie.core.cli.main import main
 from coterie.core.engines.envelope import Parcel
 from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
+from coterie.core.flower import server
 from coterie.core.flower.certificates import write_key
 from coterie.core.flower.client_app import unpacked
 from coterie.core.flower.names import VARIABLE
@@ -164,23 +166,23 @@ def forgotten(root: Path) -> None:
         (node / folder.name).rename(folder)
 
 
-def test_noise_of_the_server_s_is_drawn_by_a_seed_that_no_card_tells(tmp_path):
+def test_noise_of_the_server_s_is_drawn_by_a_secret_that_no_card_tells(tmp_path):
     """Who knows the card would know it; two runs with the same would give the data away."""
     root = deployed(tmp_path / "d", *NOISE)
-    seed, losses, seeds = root / "server" / "seed", [], []
+    secret, losses, secrets = root / "server" / "secret", [], []
     for number in (1, 2):
         start(root, grid_for(root))
         losses.append(rows(run_of(root, number))[-1]["eval/server_loss"])
-        seeds.append(int(seed.read_text()))
+        secrets.append(secret.read_bytes())
         forgotten(root)
-    assert seed.stat().st_mode & 0o077 == 0
-    assert len(set(seeds)) == len(set(losses)) == 2
+    assert secret.stat().st_mode & 0o077 == 0
+    assert len(set(secrets)) == len(set(losses)) == 2
     spent = [float(row["privacy/epsilon"]) for row in rows(run_of(root))]
     assert 0 < spent[0] < spent[1]
 
 
-def test_a_run_whose_seed_is_gone_does_not_go_on(tmp_path):
-    root = deployed(tmp_path / "d", *NOISE)
+def test_a_run_whose_secret_is_gone_does_not_go_on(tmp_path, monkeypatch):
+    root, whole = deployed(tmp_path / "d", *NOISE), deployed(tmp_path / "whole", *NOISE)
     grid = grid_for(root)
     push, asked = grid.push_messages, []
 
@@ -193,16 +195,42 @@ def test_a_run_whose_seed_is_gone_does_not_go_on(tmp_path):
     grid.push_messages = ended
     with pytest.raises(BaseException):  # noqa: B017
         start(root, grid)
-    seed = root / "server" / "seed"
-    kept = seed.read_text()
-    seed.unlink()
-    with pytest.raises(UserError, match="seed is gone, by which the server draws its noise"):
+    secret = root / "server" / "secret"
+    kept = secret.read_bytes()
+    secret.unlink()
+    with pytest.raises(UserError, match="secret is gone, by which the server draws its noise"):
         start(root, grid_for(root), resume=True)
-    seed.write_text(kept)
+    secret.write_bytes(kept)
     start(root, grid_for(root), resume=True)
     assert status(root)["state"] == "finished"
-    spent = [float(row["privacy/epsilon"]) for row in rows(run_of(root))]
-    assert spent[-1] > 0
+    # As a run that was not cut off, with the same secret; but for ε, which counts the round twice.
+    monkeypatch.setattr(
+        server, "write_secret", lambda folder: (folder / "secret").write_bytes(kept)
+    )
+    start(whole, grid_for(whole))
+    one, other = (without_costs(run_of(given))[-1] for given in (root, whole))
+    assert float(one.pop("privacy/epsilon")) > float(other.pop("privacy/epsilon"))
+    assert one == other
+    checkpoint = (run_of(root) / "checkpoints" / "last.ckpt").read_bytes()
+    assert kept not in checkpoint
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"aggregate": {"rule": "median"}}, "aggregate.rule"),
+        ({"privacy": {"noise": "gaussian", "scale": 0.5, "clip": 1.0}}, "privacy.clip"),
+        ({"seed": 9}, "seed"),
+    ],
+)
+def test_settings_of_the_server_that_the_card_does_not_have_are_refused(settings, key, tmp_path):
+    """All sides go by the card, so that they would be told of and have no effect."""
+    root = deployed(tmp_path / "d")
+    path = root / "server" / "config.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | settings))
+    with pytest.raises(UserError, match=f"'{key}' in .* is not as the card has it"):
+        start(root, grid_for(root))
+    assert not (root / "server" / "runs").exists()
 
 
 def test_one_server_at_a_time(tmp_path, monkeypatch):

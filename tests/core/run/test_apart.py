@@ -63,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "page",
         PAGE | {"method": "scaffold", "aggregate.rule": "multi-krum", "aggregate.attackers": 0.2},
     ),
-    "page-trimmed": ("page", PAGE | {"aggregate.rule": "trimmed-mean"}),
+    "page-krum": ("page", PAGE | {"aggregate.rule": "multi-krum"}),
     "fedmf-trimmed": ("pplr", PPLR | {"method": "fedmf", "aggregate.rule": "trimmed-mean"}),
     "f3crec-nodes": (
         "f3crec",

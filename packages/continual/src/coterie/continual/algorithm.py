@@ -95,8 +95,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         n_items: items known in each block, I^0, …, I^T.
     """
 
-    averages = True
-    sums_alike = True
+    averages = sums = True
 
     def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
         self.settings, self.limits, self.n_items = settings, settings, n_items
@@ -104,6 +103,11 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         # Ties within five digits keep the earlier round.
         self.monitor = Monitor(f"eval/ndcg@{settings.top_k}", digits=5)
         self.dtype = getattr(torch, settings.engine.dtype)
+
+    @property
+    def sums_alike(self) -> bool:
+        """All but Reg, whose pull moves the table and is no release that is clipped."""
+        return self.settings.method != "reg"
 
     def begin(self, key: Key) -> ServerState:
         """Initialise Q_g^0 (line 1)."""

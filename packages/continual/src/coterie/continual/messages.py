@@ -18,7 +18,7 @@ from coterie.core.protocol.messages import (
     carries,
     leaves,
 )
-from coterie.core.protocol.uploads import Like, Number
+from coterie.core.protocol.uploads import Like, Number, Share
 from coterie.core.tensors.rows import Rows
 from coterie.core.wire.annotations import Nest
 
@@ -89,7 +89,7 @@ class ItemUpdate(Up):
         "share by which all old rows moved to the previous block's table (Reg)",
         reveals=Reveals.STEPS,
         depends_on={"blocks"},
-        expected=Number(),
+        expected=Share(),
     )
     loss: Tensor | None = leaves(  # (C,)
         "mean training loss", reveals=Reveals.MEASUREMENT, depends_on=_BEHIND, expected=Number()

@@ -19,11 +19,11 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
-from coterie.core.privacy.sum_noise import sum_noise
+from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Need, RecommendsToUsers
-from coterie.core.run.runfolder import located
+from coterie.core.run.runfolder import fixed, located
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
 from coterie.core.tensors import tree
@@ -222,7 +222,8 @@ class Experiment(RecommendsToUsers[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             aggregation=aggregation_of(settings.aggregate),
-            noise=sum_noise(settings.privacy, settings.seed),
+            noise=sum_noise(settings.privacy, simulated_secret(fixed(values_of(settings)))),
+            secret=settings.aggregate.secret,
             monitor=server.monitor,
             settings=values_of(located(settings)),
             origin=self.origin,

@@ -98,9 +98,14 @@ class PageServer(ModelServer[ServerState]):
             )
 
     @property
-    def sums_alike(self) -> bool:
-        """Only where no single client's model is looked at."""
+    def sums(self) -> bool:  # type: ignore[override]
+        """Only where no single client's model is looked at; then all count alike."""
         return not self.has_players
+
+    @property
+    def sums_alike(self) -> bool:
+        """As there."""
+        return self.sums
 
     def begin(self, key: Key) -> ServerState:
         """Draw W(1) and the agent."""

@@ -38,6 +38,8 @@ class RequestHeader:
             take part in the block, where the clients have missed what everybody was asked.
         one_each: whether the message is stacked over them.
         fold: what to make of the uploads before they leave, by name and fields; None for nothing.
+        roster: of whom the sum is, where it leaves behind masks
+            (`coterie.core.engines.masks.Roster`); None where it leaves as it is.
     """
 
     block: int
@@ -47,6 +49,7 @@ class RequestHeader:
     clients: Tensor
     one_each: bool = False
     fold: dict[str, Nest] | None = None
+    roster: dict[str, list[str]] | None = None
 
     def __post_init__(self) -> None:
         _check_ids(self.clients)
@@ -157,7 +160,9 @@ class ReplyHeader:
         folded: whether the uploads are folded.
         sizes: field -> bytes of the uploads before they were folded; empty where they are not.
         why: the parcel was refused, and nothing of it was done.
-        about: to ``PRESENT``: the run whose private state the clients have, and their card's name.
+        about: to ``PRESENT``: the run whose private state the clients have, their card's name, and
+            their key for masks.
+        dtypes: path -> dtype of what is behind masks; None where nothing is.
     """
 
     request: str
@@ -167,6 +172,7 @@ class ReplyHeader:
     sizes: dict[str, int] | None = None
     why: str = ""
     about: dict[str, str] | None = None
+    dtypes: dict[str, str] | None = None
 
     def __post_init__(self) -> None:
         _check_ids(self.clients)

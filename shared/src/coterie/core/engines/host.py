@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from coterie.core.engines.envelope import (
     RequestHeader,
 )
 from coterie.core.engines.folder import ClientFolder
+from coterie.core.engines.masks import Masks, entry, kinds
 from coterie.core.engines.position import Point
 from coterie.core.federation.cohort import joined
-from coterie.core.federation.exchange import Request
+from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.client import Client
@@ -35,6 +37,7 @@ from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
 from coterie.core.settings.schema import build
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tensors.saved import digest
 from coterie.core.wire.codec import ProtocolError, decode, encode
 
 _UNKNOWN = -2  # no file has what is in memory
@@ -51,7 +54,7 @@ class ClientHost:
     """
 
     def __init__(self, path: Path, client: Client[Any, Any] | None = None) -> None:
-        self.folder = ClientFolder(path)
+        self.folder, self.masks = ClientFolder(path), Masks(path)
         check_edition(self.folder.card)
         self.client = client or self.folder.client()
         check_messages(self.folder.card, self.client.steps())
@@ -103,6 +106,8 @@ class ClientHost:
         """Who takes part in a block, and what the server must know before it asks for a step."""
         card = hashlib.sha256(self.folder.card.to_json().encode()).hexdigest()
         about = {"run": self.position.run, "card": card}
+        if self.folder.card.settings.get("aggregate.secret"):
+            about["mask"] = self.masks.public
         ids = self._of_block(asked.block)
         return encode(None, ReplyHeader(parcel.name, ids, {}, about=about))
 
@@ -148,9 +153,24 @@ class ClientHost:
         again = self.position.again(parcel, asked)
         request = self._request(asked, parcel.messages[-1], ids, again)
         found = joined(request, list(self.exchange.ask(request)))
+        if asked.roster is not None:
+            return self._hidden(parcel, asked, request, found)
         up = found.up if request.fold is None else found.total
         sizes = None if request.fold is None else found.sizes
         return self._reply(parcel, found.ids, up, found.refused, sizes)
+
+    def _hidden(
+        self, parcel: Parcel, asked: RequestHeader, request: Request, found: Answers
+    ) -> bytes:
+        """The reply with a total behind masks, which open in the sum of all alone."""
+        if found.total is None or asked.roster is None:
+            raise ProtocolError("nobody's answer here counts, so that there is no sum to hide")
+        mine = entry(self.masks.public, asked.clients, parcel.header.since)
+        what = [parcel.header.run, *asked.when, asked.draw, asked.step, asked.fold, request.down]
+        total = self.masks.hidden(found.total, asked.roster, mine, digest(what))
+        why = {str(client): reason for client, reason in found.refused.items()}
+        header = ReplyHeader(parcel.name, found.ids, why, True, found.sizes)
+        return encode(total, replace(header, dtypes=kinds(found.total)))
 
     def _request(
         self, header: RequestHeader, message: bytes, ids: Tensor, again: int = 0

@@ -102,10 +102,13 @@ class Judge:
             if fold is None:
                 raise ProtocolError("the reply is folded, which was not asked for")
             total, _ = decode(reply, fold.result(step.up), header=ReplyHeader)
+            sizes, here = header.sizes or {}, torch.get_default_device()
+            if self.request.secret:  # judged when it is opened, with all others
+                dtypes = header.dtypes or {}
+                return Answers(ids, None, refused, moved(total, here), sizes, dtypes=dtypes)
             if why := guard_total(self._asked(ids), fold, total, self.bounds):
                 raise ProtocolError(why)
-            here = torch.get_default_device()
-            return Answers(ids, None, refused, moved(total, here), header.sizes or {})
+            return Answers(ids, None, refused, moved(total, here), sizes)
         up: Any = decode(reply, step.up or type(None), header=ReplyHeader)[0]
         up = moved(up, torch.get_default_device())
         ok, reasons = guard(self._asked(ids), up, self.bounds)
@@ -145,3 +148,14 @@ class Judge:
             elif expected is None or (isinstance(expected, Number) and expected.axes):
                 return MAX_BYTES
         return min(total, MAX_BYTES)
+
+
+def enrolled(reply: bytes | None, name: str) -> Tensor:
+    """Who has enrolled, by the reply to the parcel ``name``, which asked for it.
+
+    Raises:
+        ProtocolError: it is none.
+    """
+    header: ReplyHeader = peek(reply or b"", header=ReplyHeader)
+    check_reply(header, name)
+    return header.clients

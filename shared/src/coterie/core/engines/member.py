@@ -10,9 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from coterie.core.engines.envelope import NOBODY, Parcel, ParcelHeader
+from coterie.core.engines.envelope import NOBODY, Parcel, ParcelHeader, RequestHeader
+from coterie.core.engines.masks import Roster
 from coterie.core.federation.exchange import Request
 from coterie.core.protocol.messages import Aligned, PerClient
+from coterie.core.wire.codec import encode
 
 Try = tuple[int, int]
 """Turn and attempt."""
@@ -84,6 +86,7 @@ class Member:
         late: the last try in which it gave no answer.
         why: what is known of why it is away.
         question: whether it is there, of which the answer is not known yet.
+        mask: its public key for sums behind masks; empty where it has told none.
     """
 
     node: Node
@@ -96,6 +99,7 @@ class Member:
     late: Try = (-1, -1)
     why: str = "it was not asked yet"
     question: Question | None = None
+    mask: str = ""
 
     def parcel(self, header: ParcelHeader, message: bytes) -> Parcel:
         """A request with those that were missed before, from the point that was heard last."""
@@ -150,6 +154,18 @@ class Member:
         """How many clients of it take part in a block, as far as is known; at least 1."""
         own = self.ids.get(block, self.expected)
         return 1 if own is None else own.numel()
+
+
+def message_of(request: Request, ids: Tensor, roster: Roster | None = None) -> bytes:
+    """What some clients are asked, as bytes; nobody by name for all that take part."""
+    down, one_each = request.down, isinstance(request.down, Aligned)
+    if one_each or isinstance(down, PerClient):
+        down = request.down_for(ids)
+    fold = None if request.fold is None else request.fold.to_plain()
+    (block, number), step = request.when, request.step.name
+    return encode(
+        down, RequestHeader(block, number, request.draw, step, ids, one_each, fold, roster)
+    )
 
 
 @dataclass

@@ -30,7 +30,8 @@ from coterie.core.engines.envelope import (
     RequestHeader,
     words,
 )
-from coterie.core.engines.judge import SILENT, Judge, check_about, check_reply
+from coterie.core.engines.hidden_sums import roster_of, sum_of
+from coterie.core.engines.judge import SILENT, Judge, check_about, check_reply, enrolled
 from coterie.core.engines.member import (
     Mark,
     Member,
@@ -38,6 +39,7 @@ from coterie.core.engines.member import (
     Question,
     RoundCosts,
     load_waiting,
+    message_of,
     waiting_plain,
 )
 from coterie.core.errors import UserError
@@ -74,7 +76,7 @@ class Nodes(Exchange):
         card: that the nodes must have; None where it was compared otherwise.
     """
 
-    folds = True
+    folds = hides = True
 
     def __init__(
         self,
@@ -95,7 +97,7 @@ class Nodes(Exchange):
         self.bounds, self.deadline, self.start = bounds, deadline, start
         self.patience = patience
         self._min_clients = min_clients
-        self._header = ParcelHeader(run, epoch=epoch)
+        self._header, self.starts = ParcelHeader(run, epoch=epoch), epoch
         self._card = None if card is None else hashlib.sha256(card.to_json().encode()).hexdigest()
         self._threads = ThreadPoolExecutor(max(len(nodes), 1))
         self.costs = RoundCosts()
@@ -162,42 +164,58 @@ class Nodes(Exchange):
                 message = encode(None, RequestHeader(block, 0, 0, ENROL, own))
                 parcel = member.parcel(self._parcel_header(), message)
                 sent.append((member, own, parcel, self._submit(member, parcel)))
-        until = _until(self.deadline)
+        until = until_after(self.deadline)
         for member, own, parcel, future in sent:
             reply = self._reply(member, future, until)
             with suppress(ProtocolError):
-                newcomers.append(_enrolled(reply, parcel))
+                newcomers.append(enrolled(reply, parcel.name))
                 member.counts(parcel)
                 member.enrolled = torch.cat([member.enrolled, own])
         return torch.cat(newcomers).sort().values
 
     def ask(self, request: Request) -> Iterator[Answers]:
-        """Ask all nodes at once, once for all of them; answers come in the order of the nodes."""
-        asked, found = [], [request.ids[:0]]
-        for member in self.members:
-            ids = member.those_of(request.ids, max(request.when[0], 0))
-            if not ids.numel():
-                if member.away and request.everyone and request.waits:
-                    self._leave_for(member, request)
-                continue
+        """Ask all nodes at once, once for all of them; answers come in the order of the nodes.
+
+        Raises:
+            TooFew, UserError: as `roster_of` and `sum_of`, of a sum behind masks.
+        """
+        asked, found = self._asked(request), [request.ids[:0]]
+        roster = roster_of(request, asked) if request.secret else None
+        sent = []
+        for member, ids in asked:
             found.append(ids)
-            message = _message(request, ids)
+            message = message_of(request, ids, roster)
             parcel = member.parcel(self._parcel_header(), message)
             judge = Judge(request, ids, parcel.name, self.bounds)
             future = None if member.away else self._submit(member, parcel)
-            asked.append((member, message, parcel, judge, future))
-        until = _until(self.deadline)
-        for member, message, parcel, judge, future in asked:
+            sent.append((member, message, parcel, judge, future))
+        until, hidden = until_after(self.deadline), list[Answers]()
+        for member, message, parcel, judge, future in sent:
             reply = None if future is None else self._reply(member, future, until)
             answers, counts = judge.read(reply)
             if counts:
                 member.counts(parcel)
             elif request.waits:
                 member.waiting.append(message)
-            yield answers
+            if roster is None:
+                yield answers
+            hidden.append(answers)
+        if roster is not None:
+            yield sum_of(request, hidden, self.bounds)
         for one in request.ids[~torch.isin(request.ids, torch.cat(found))].tolist():
             why = "no node has said that it has this client"
             yield Answers(request.ids[:0], None, {one: why}, silent=True)
+
+    def _asked(self, request: Request) -> list[tuple[Member, Tensor]]:
+        """Who has clients that are asked; a request to everybody waits for who is not there."""
+        asked = []
+        for member in self.members:
+            ids = member.those_of(request.ids, max(request.when[0], 0))
+            if ids.numel():
+                asked.append((member, ids))
+            elif member.away and request.everyone and request.waits:
+                self._leave_for(member, request)
+        return asked
 
     def check(self, heard: Heard) -> None:
         """Check that enough have answered an ask.
@@ -301,12 +319,14 @@ class Nodes(Exchange):
             raise ProtocolError(SILENT)
         header: ReplyHeader = peek(reply, header=ReplyHeader)
         check_reply(header, question.parcel.name)
-        check_about(header.about or {}, self._header.run, self._card)
+        about = header.about or {}
+        check_about(about, self._header.run, self._card)
         ids = header.clients.unique()
         others = [one.ids.get(question.block) for one in self.members if one is not member]
         strange = member.expected is not None and not torch.isin(ids, member.expected).all()
         if strange or any(one is not None and torch.isin(ids, one).any() for one in others):
             raise ProtocolError("it has clients that are another's")
+        member.mask = about.get("mask", "")
         return ids
 
     def _submit(self, member: Member, parcel: Parcel) -> Future[bytes | None]:
@@ -345,7 +365,7 @@ class Nodes(Exchange):
         one_each = isinstance(request.down, (Aligned, PerClient))
         ids = member.meant(request)
         if ids.numel() or not one_each:
-            member.waiting.append(_message(request, ids))
+            member.waiting.append(message_of(request, ids))
 
     def _least(self, clients: int) -> int:
         """How many of so many clients must answer."""
@@ -374,27 +394,6 @@ class Nodes(Exchange):
             )
 
 
-def _enrolled(reply: bytes | None, parcel: Parcel) -> Tensor:
-    """Who has enrolled, by the reply to a parcel that asked for it.
-
-    Raises:
-        ProtocolError: it is none.
-    """
-    header: ReplyHeader = peek(reply or b"", header=ReplyHeader)
-    check_reply(header, parcel.name)
-    return header.clients
-
-
-def _until(seconds: float | None) -> float | None:
+def until_after(seconds: float | None) -> float | None:
+    """When so many seconds are over; None for never."""
     return None if seconds is None else time.monotonic() + seconds
-
-
-def _message(request: Request, ids: Tensor) -> bytes:
-    """What some clients are asked, as bytes; nobody by name for all that take part."""
-    down, one_each = request.down, isinstance(request.down, Aligned)
-    if one_each or isinstance(down, PerClient):
-        down = request.down_for(ids)
-    fold = None if request.fold is None else request.fold.to_plain()
-    block, number = request.when
-    header = RequestHeader(block, number, request.draw, request.step.name, ids, one_each, fold)
-    return encode(down, header)

@@ -85,6 +85,23 @@ class Aggregation:
         """Whether uploads are compared, and not only shortened each for itself."""
         return self.settings.norm_bound is None or self.settings.rule not in ("none", "mean")
 
+    def check(self, fold: Fold) -> None:
+        """Check that a fold is a mean that can be stood in for.
+
+        Raises:
+            UserError: it is none, or nodes cannot make it.
+        """
+        if not fold.is_mean:
+            raise UserError(
+                f"aggregate.rule stands in for a mean, and {type(fold).__name__} is not known to "
+                "be one: fold by Sum or Weighted, or say is_mean if it sums all fields by weights"
+            )
+        if self.settings.over == "nodes" and fold.to_plain() is None:
+            raise UserError(
+                f"'aggregate.over' nodes compares what is folded where the clients are, and "
+                f"{type(fold).__name__} has no name by which they know it: set it to clients"
+            )
+
     def total(self, fold: Fold, cast: Cast, journal: Journal) -> Any:
         """What a fold of all uploads would be, if all were what the rule finds.
 
@@ -100,7 +117,10 @@ class Aggregation:
         weight = cast.weight.sum()
         if not some.numel():
             return fold.total(weighted_sum(cast.upload), weight)
-        found = self.found(cast.take(some), journal)
+        cast = cast.take(some)
+        if fold.claims and self.settings.rule not in ("none", "mean"):  # no claim enlarges the sum
+            weight = len(some) * Median()(cast.weight[:, None])[0]
+        found = self.found(cast, journal)
         sums = tree.map_values(lambda leaf, like: _sums(leaf, weight, like), found, cast.upload)
         return fold.total(sums, weight)
 
@@ -119,12 +139,25 @@ class Aggregation:
             )
         if shares is None:
             shares = torch.ones(len(next(iter(change.values()))))
-        found: _Change = self.found(Cast(_Change(change), shares), journal)
+        if not len(shares):
+            return {name: value.sum(0) for name, value in change.items()}
+        if self.settings.rule in ("median", "trimmed-mean") and bool((shares != shares[0]).any()):
+            raise UserError(
+                f"aggregate.rule {self.settings.rule} has no use for the weights that this server "
+                "gives its clients: choose mean, krum or multi-krum, or have it weigh all alike"
+            )
+        found: _Change = self.found(Cast(_Change(change), shares), journal, weighs=True)
         weight = shares.sum()
         return {name: _sums(found.change[name], weight, like) for name, like in change.items()}
 
-    def found(self, cast: Cast, journal: Journal) -> Any:
-        """One upload in place of the mean, without a client axis; errors as for `total`."""
+    def found(self, cast: Cast, journal: Journal, weighs: bool = False) -> Any:
+        """One upload in place of the mean, without a client axis; errors as for `total`.
+
+        Args:
+            cast: what is compared.
+            journal: of the round.
+            weighs: whether those that Krum keeps count by their weights, which are no claims.
+        """
         upload, weight, count = self._bounded(cast.upload, journal), cast.weight, len(cast.weight)
         rule, share = self.settings.rule, self.settings.attackers
         if rule in ("median", "trimmed-mean"):
@@ -132,8 +165,11 @@ class Aggregation:
             return tree.map_values(lambda leaf: of_each(_real(leaf)), upload)
         if rule in ("krum", "multi-krum"):
             index = krum(releases(upload), count, share, several=rule == "multi-krum")
-            journal.scalar("fed/left_out", count - index.numel())
-            upload, weight = tree.take(upload, index), torch.ones(index.numel())
+            already = journal.scalars.get("fed/left_out", 0.0)
+            journal.scalar("fed/left_out", already + count - index.numel())
+            upload, weight = tree.take(upload, index), weight[index]
+            if not weighs or not weight.sum() > 0:
+                weight = torch.ones(index.numel())
         return mean(upload, weight)
 
     def _bounded(self, upload: Any, journal: Journal) -> Any:

@@ -52,6 +52,7 @@ class ExchangeCohort(Cohort):
         ending: whether the block ends: what is asked then must not be missed.
         aggregation: what stands in for the mean of what clients send; None for nothing.
         noise: what the server adds to their sums; None for nothing.
+        masked: whether sums of releases leave behind masks.
         drawn_from: of how many clients these were drawn at random; None where they were not.
     """
 
@@ -64,6 +65,7 @@ class ExchangeCohort(Cohort):
     ending: bool = False
     aggregation: Aggregation | None = None
     noise: SumNoise | None = None
+    masked: bool = False
     drawn_from: int | None = None
     _past_rule: list[str] = field(default_factory=list, repr=False)
     _asked: dict[str, Iterator[int]] = field(
@@ -76,6 +78,8 @@ class ExchangeCohort(Cohort):
 
     def draw(self, count: int, key: Key) -> ExchangeCohort:
         """Draw so many clients of the cohort without replacement; the cohort, if it has no more."""
+        if self.noise is not None and count < len(self):  # who is drawn hides who is not
+            key = self.noise.draws(self.when, self.ids, key)
         drawn = super().draw(count, key)
         if drawn is self or self.drawn_from is not None:  # of a sample of a sample nothing is said
             return drawn
@@ -162,6 +166,7 @@ class ExchangeCohort(Cohort):
             return Kept(step)
         if self.aggregation is None:
             return Folded(step, fold, noise)
+        self.aggregation.check(fold)
         return Compared(step, fold, self.aggregation, self.journal, len(self))
 
     def _noise_on(
@@ -172,12 +177,21 @@ class ExchangeCohort(Cohort):
         if noise is None or not noise.covers(step.name) or not release_names(step.up):
             return None
         sums = noise.checked(step.name, fold)
-        return lambda total, ids: noise(sums, total, Summed(step.name, self.when, draw, ids))
+        return lambda total, ids: noise(
+            sums, total, Summed(step.name, self.when, draw, self.ending, ids)
+        )
 
     def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None, draw: int) -> Request:
         """What the clients are asked; a step without an answer only ever changes what they have."""
         waits = step.up is None or self.ending
-        return Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
+        secret = self.masked and bool(release_names(step.up))
+        if secret and (fold is None or fold.to_plain() is None):
+            raise UserError(
+                f"'aggregate.secret' hides sums, and this method's server looks at the answer of "
+                f"each client to '{step.name}': leave it out"
+            )
+        made = Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
+        return replace(made, secret=secret)
 
     def _count(self, request: Request, answers: Answers, message: Any) -> None:
         """Enter into the ledger what these clients received, and the message that they sent."""

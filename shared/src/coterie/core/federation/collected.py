@@ -120,6 +120,7 @@ class Compared(Collected):
         self._casts: list[Cast] = []
         self._ids: list[Tensor] = []
         self._total: Any = None
+        self._bytes = self._heard = 0
 
     def add(self, answers: Answers) -> None:
         """Keep them to be compared, or sum them at once where each is only shortened.
@@ -138,8 +139,10 @@ class Compared(Collected):
             part = self.rule.total(self.method, cast, self.journal)
             self._total = part if self._total is None else self.method.merge(self._total, part)
             return
-        if not self._casts and answers.up is not None:
-            self._check_memory(sum(map(tree.nbytes, _leaves(cast.upload))) // count)
+        if answers.up is not None:
+            self._bytes += sum(map(tree.nbytes, _leaves(cast.upload)))
+            self._heard += count
+            self._check_memory(self._bytes // self._heard)
         self._casts.append(cast)
         if answers.up is not None:
             self._ids.append(answers.ids)
@@ -162,7 +165,8 @@ class Compared(Collected):
             raise UserError(
                 f"aggregate.rule {self.rule.settings.rule} compares what {self._n_asked:,} clients "
                 f"send, which takes about {decimal(wanted)} of memory, and this machine has "
-                f"{decimal(here)}: let fewer take part in a round, or set aggregate.over to nodes"
+                f"{decimal(here)}: let fewer take part in a round, or bound norms alone, by "
+                "aggregate.norm_bound"
             )
 
 

@@ -30,6 +30,7 @@ class Request:
         everyone: whether all clients of the block are meant, not some that were chosen: also who is
             not there.
         waits: whether it must not be missed: who gives no answer gets it with what is asked next.
+        secret: whether the sum leaves behind masks, so that the server learns that of all alone.
         again: how many other requests with the same coordinates were answered before, as the round
             is tried again: noise is drawn anew.
     """
@@ -43,6 +44,7 @@ class Request:
     everyone: bool = False
     waits: bool = False
     again: int = 0
+    secret: bool = False
 
     def down_for(self, ids: Tensor) -> Any:
         """What the clients ``ids``, ``(K,)``, receive; one client's in the list form."""
@@ -62,6 +64,7 @@ class Answers:
         refused: client id -> why its answer does not count.
         total: the uploads folded, where the exchange did that.
         sizes: field -> bytes of the uploads before they were folded.
+        dtypes: path -> dtype of a ``total`` that is behind masks.
         silent: whether those who are refused gave no answer at all.
     """
 
@@ -71,6 +74,7 @@ class Answers:
     total: Any = None
     sizes: dict[str, int] = field(default_factory=dict)
     silent: bool = False
+    dtypes: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,11 +111,15 @@ class Exchange(ABC):
 
     Attributes:
         patience: how often a round is tried.
+        starts: how often the run's server was started, where that is counted; else 0.
         folds: whether it can make one upload of those of several clients, where they are.
+        hides: whether it can hide that from the server.
     """
 
     patience: int = 1
+    starts: int = 0
     folds: ClassVar[bool] = False
+    hides: ClassVar[bool] = False
 
     def begin(self, turn: int, attempt: int) -> None:
         """Begin a round, the ``turn``-th of the run, or try it again: clients go back."""

@@ -52,6 +52,7 @@ class Federation:
         elsewhere: how many clients there are that are not in this process, as far as is known.
         aggregation: what stands in for the mean of what clients send; None for nothing.
         noise: what the server adds to their sums; None for nothing.
+        secret: whether sums leave behind masks.
     """
 
     server: Server[Any]
@@ -73,6 +74,7 @@ class Federation:
     elsewhere: int = 0
     aggregation: Aggregation | None = None
     noise: SumNoise | None = None
+    secret: bool = False
 
     def __post_init__(self) -> None:
         """Check that the server half has a mean, or sums, for what is to stand in or be added.
@@ -80,8 +82,18 @@ class Federation:
         Raises:
             UserError: it has not.
         """
+        if self.noise is not None and self.aggregation is not None:
+            raise UserError(
+                "the server adds noise to sums, and a rule gives none: leave one of them out"
+            )
         check_averages(self.server, self.aggregation)
         check_sums(self.server, self.noise)
+        check_secret(self.server, self.secret)
+
+    @property
+    def combining(self) -> tuple[Aggregation | None, SumNoise | None, bool]:
+        """What becomes of uploads on the way to their mean: rule, noise, masks."""
+        return self.aggregation, self.noise, self.secret
 
     @property
     def largest(self) -> int:
@@ -100,7 +112,7 @@ def check_averages(server: Server[Any], rule: Aggregation | None) -> None:
         raise UserError(
             "'aggregate.rule' and 'aggregate.norm_bound' are for methods whose server averages "
             f"what clients send, and {type(server).__name__} does something else with it: leave "
-            "them out"
+            "them out, or say averages = True in a server half of your own that does"
         )
 
 
@@ -118,12 +130,32 @@ def check_sums(server: Server[Any], noise: SumNoise | None) -> None:
         )
 
 
-def check_compared(exchange: Exchange, rule: Aggregation | None) -> None:
-    """Check that a rule that compares nodes has any.
+def check_secret(server: Server[Any], secret: bool) -> None:
+    """Check that sums are all that a server needs, where it is to learn nothing else.
+
+    Raises:
+        UserError: it looks at single clients.
+    """
+    if secret and not server.sums:
+        raise UserError(
+            "'aggregate.secret' is for methods whose server needs nothing but sums of what clients "
+            f"send, and {type(server).__name__} looks at single clients: leave it out"
+        )
+
+
+def check_reached(
+    exchange: Exchange, rule: Aggregation | None = None, secret: bool = False
+) -> None:
+    """Check that a rule that compares nodes, or sums that nodes hide, have any.
 
     Raises:
         UserError: all clients are in one process.
     """
+    if secret and not exchange.hides:
+        raise UserError(
+            "'aggregate.secret' hides what processes or machines send, and all clients are in this "
+            "process: leave it out, or set engine.name to processes"
+        )
     if rule is not None and rule.settings.over == "nodes" and not exchange.folds:
         raise UserError(
             "'aggregate.over' nodes compares processes or machines, and all clients are in this "

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from coterie.core.federation.chunks import fitting
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import DenseRows, Rows, TouchedRows
 
+_EXACT = 4  # bytes of a number that can count clients
 _BLOCK = 1 << 22  # numbers that are compared at a time
 
 
@@ -32,6 +33,8 @@ class OfEachNumber(ABC):
         """Compare a leaf of stacked uploads, ``(C, ...)`` or rows; gives it without client axis."""
         if isinstance(value, Rows):
             return self._of_rows(value)
+        if value.dtype.itemsize < _EXACT:  # counts would not be whole, and numpy sorts none
+            return self(value.float()).to(value.dtype)
         flat = value.reshape(len(value), -1)
         everybody = flat.new_tensor(len(flat))
         parts = flat.split(_width(len(flat)), dim=1)
@@ -42,12 +45,14 @@ class OfEachNumber(ABC):
         wire = rows.wire()
         if isinstance(wire, DenseRows):
             return DenseRows(self(wire.values)[None])
+        if wire.dtype.itemsize < _EXACT:
+            wire = replace(wire, values=wire.values.float())
         table = wire.values.new_zeros(rows.table_shape)
         for some in _rows_of(wire, rows.table_shape[1]):
             ordered = _ascending(some.values.masked_fill(~some.known[..., None], torch.inf))
             count = some.known.sum(0).to(ordered.dtype)[:, None]
             table[some.rows] = self.of(ordered, count) * (count / rows.n_clients)
-        return DenseRows(table[None])
+        return DenseRows(table[None].to(rows.dtype))
 
     @abstractmethod
     def of(self, ordered: Tensor, count: Tensor) -> Tensor:
@@ -115,8 +120,8 @@ def krum(upload: Any, n_clients: int, share: float, several: bool) -> Tensor:
     f = int(_floor(torch.tensor(share * n_clients, dtype=torch.float64)))
     if n_clients <= 2 * f + 2:
         raise UserError(
-            f"aggregate.rule krum cannot tell {f} attackers among {n_clients} clients: it takes "
-            f"{2 * f + 3}; let more take part, or choose median or trimmed-mean"
+            f"aggregate.rule krum cannot tell {f} attackers among {n_clients} clients with data: "
+            f"it takes {2 * f + 3}; let more take part, or choose median or trimmed-mean"
         )
     squares = squared_distances(upload, n_clients).fill_diagonal_(torch.inf)
     nearest = squares.topk(n_clients - f - 2, dim=1, largest=False).values

@@ -26,11 +26,12 @@ from coterie.core.flower.names import RUN, RUNS, SETTINGS, STATUS, VARIABLE
 from coterie.core.flower.status import Status, telling
 from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, heavy, load
-from coterie.core.run.apart import SEED, expected, write_seed
+from coterie.core.run.apart import SECRET, expected, write_secret
 from coterie.core.run.deployed import Deployed
 from coterie.core.run.driver import computing_as
+from coterie.core.run.runfolder import differing, fixed
 from coterie.core.settings.configuration import read_config
-from coterie.core.settings.schema import build, changed
+from coterie.core.settings.schema import build, changed, values_of
 
 
 def serve(grid: Grid, context: Context) -> None:
@@ -137,6 +138,7 @@ def _prepared(folder: Path, resume: bool) -> _Ready:
     paper = find_paper(card.paper)
     kind, known = load(paper.settings), known_keys(folder)
     settings = build(kind, read_config(folder / SETTINGS, kind, paper.name).values)
+    _check_as_card(card, settings, kind, folder / SETTINGS)
     keys = {name: known.get(name, b"") for name in expected(folder)}
     _check_keys(keys, folder)
     start = _started(folder, folder / RUNS / paper.name, resume)
@@ -148,17 +150,31 @@ def _prepared(folder: Path, resume: bool) -> _Ready:
     return _Ready(folder, card, changed(settings, out | silent), keys, start)
 
 
-def _draws_in_secret(folder: Path, start: _Start) -> None:
-    """Give a new run a seed that no card tells: who knew it could take the noise away.
+def _check_as_card(card: Card, settings: Any, kind: Any, path: Path) -> None:
+    """Check that the server's settings are those of the card, by which both sides compute.
 
     Raises:
-        UserError: a run goes on whose seed is gone.
+        UserError: one is not, that matters; names it.
+    """
+    key = differing(fixed(values_of(card.read(kind))), fixed(values_of(settings)))
+    if key is not None:
+        raise UserError(
+            f"'{key}' in {path} is not as the card has it, which all sides go by: put it back, or "
+            "deploy anew with it and give every node the new card"
+        )
+
+
+def _draws_in_secret(folder: Path, start: _Start) -> None:
+    """Give a new run a secret that no card tells: who knew it could take the noise away.
+
+    Raises:
+        UserError: a run goes on whose secret is gone.
     """
     if start.epoch == 1:
-        write_seed(folder)
-    elif not (folder / SEED).is_file():
+        write_secret(folder)
+    elif not (folder / SECRET).is_file():
         raise UserError(
-            f"{folder / SEED} is gone, by which the server draws its noise, so that this run "
+            f"{folder / SECRET} is gone, by which the server draws its noise, so that this run "
             "cannot go on: put it back, or move the run's folder away to begin another"
         )
 

@@ -156,7 +156,7 @@ class DapFLServer(ModelServer[ServerModel]):
     The paper's encrypted aggregation computes the same mean and is not built here.
     """
 
-    averages = True
+    averages = sums = True
 
     def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
         """One round of FedAvg, in which training that diverged does not count."""

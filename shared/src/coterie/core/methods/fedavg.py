@@ -44,7 +44,7 @@ class FedAvgClient(ModelClient[OwnModel]):
 class FedAvgServer(ModelServer[ServerModel]):
     """Server of FedAvg (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
-    averages = True
+    averages = sums = True
 
     def moved(self, weights: Params, total: WeightedSum[ModelUpdate]) -> Params:
         """The model after a round: w + sum_k n_k (w_k - w) / sum_k n_k."""

@@ -131,8 +131,7 @@ class FedDynServer(ModelServer[FedDynModel]):
     """
 
     settings: FedDynSettings
-    averages = True
-    sums_alike = True  # whatever weighting says of α
+    averages = sums = True
 
     def begin(self, key: Key) -> FedDynModel:
         """Draw W, and start with h = 0."""

@@ -156,7 +156,7 @@ class PFedMeServer(ModelServer[ServerModel]):
     """Server of pFedMe (Dinh et al., NeurIPS 2020, Algorithm 1)."""
 
     settings: PFedMeSettings
-    averages = True
+    averages = sums = True
 
     def round(self, state: ServerModel, cohort: Cohort, key: Key) -> ServerModel:
         """One round: all clients train, W <- (1 - β) W + β mean w_i of those chosen (line 13)."""

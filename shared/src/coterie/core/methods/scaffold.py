@@ -130,7 +130,7 @@ class ScaffoldServer(ModelServer[ScaffoldModel]):
     """Server of SCAFFOLD (Karimireddy et al., ICML 2020, Algorithm 1, option II)."""
 
     settings: ScaffoldSettings
-    averages = True
+    averages = sums = True
 
     def begin(self, key: Key) -> ScaffoldModel:
         """Draw x, and start with c = 0."""

@@ -30,6 +30,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.protocol.journal import Release
@@ -123,17 +127,37 @@ def epsilon_of_sums(settings: PrivacySettings, most: int, rounds: Mapping[Sample
     if not most:
         return 0.0
     assert settings.clip is not None
-    import dp_accounting  # takes a second
+    multiplier = settings.scale / (2.0 * settings.clip)
+    told = _gaussian(multiplier, most, settings.delta)
+    if all(asked == among for asked, among, _ in rounds):  # nobody is hidden
+        return told
+    from dp_accounting.rdp.rdp_privacy_accountant import compute_epsilon
+
+    orders = _orders()
+    spent = np.zeros(len(orders))
+    for (asked, among, sums), count in rounds.items():
+        spent += count * _divergences(multiplier / math.sqrt(sums), asked, among)
+    hidden, _ = compute_epsilon(orders, spent, settings.delta)
+    return min(float(hidden), told)
+
+
+@cache
+def _divergences(multiplier: float, asked: int, among: int) -> NDArray[np.float64]:
+    """Rényi divergences of one sum over a sample, one an order; a fifth of a second each."""
+    import dp_accounting
+
+    spent = dp_accounting.rdp.RdpAccountant(
+        neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE
+    )
+    each = dp_accounting.GaussianDpEvent(multiplier)
+    spent.compose(dp_accounting.SampledWithoutReplacementDpEvent(among, asked, each))
+    return np.asarray(spent._rdp)
+
+
+def _orders() -> NDArray[np.float64]:
     from dp_accounting.rdp import RdpAccountant
 
-    multiplier = settings.scale / (2.0 * settings.clip)
-    spent = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
-    for (asked, among, sums), count in rounds.items():
-        each = dp_accounting.GaussianDpEvent(multiplier / math.sqrt(sums))
-        event = dp_accounting.SampledWithoutReplacementDpEvent(among, asked, each)
-        spent.compose(event, count)
-    hidden = float(spent.get_epsilon(settings.delta))
-    return min(hidden, _gaussian(multiplier, most, settings.delta))
+    return np.asarray(RdpAccountant()._orders)
 
 
 def _gaussian(multiplier: float, releases: int, delta: float) -> float:

@@ -52,8 +52,8 @@ class Budget:
             self._count(one.heard, 1)
         if noised:
             # Of one round the sample is one: what is asked of it again is no new draw.
-            asked, among = max(one.asked.numel() for one in noised), max(o.among for o in noised)
-            kind = (asked, max(among, asked), len(noised))
+            most = max(noised, key=lambda one: one.asked.numel() / one.among)
+            kind = (most.asked.numel(), most.among, len(noised))
             self.rounds[kind] = self.rounds.get(kind, 0) + 1
 
     def epsilon(self) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
+SECRET_BYTES = 32
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
 
 
@@ -33,12 +35,14 @@ class Summed:
         step: that was asked for.
         when: coordinates of the round.
         draw: number of the ask for that step in the round.
+        ending: whether it is asked at the end of a block, in which the numbers may begin anew.
         ids: ``(A,)`` whose answers are in it.
     """
 
     step: str
     when: tuple[int, ...]
     draw: int
+    ending: bool
     ids: Tensor
 
 
@@ -57,7 +61,7 @@ class SumNoise:
     """
 
     settings: PrivacySettings
-    secret: int
+    secret: bytes
 
     def covers(self, step: str) -> bool:
         """Whether sums of answers to a step get noise."""
@@ -93,25 +97,37 @@ class SumNoise:
                 f"'privacy.at' server: the sum of the answers to '{made.step}' has nothing that "
                 "noise could cover: leave it out"
             )
-        noisy = GaussianNoise(self.settings.scale)(tree.as_stack(sums), self.key(made))
+        key = Key(self.key(made).state[None])
+        noisy = GaussianNoise(self.settings.scale)(tree.as_stack(sums), key)
         return fold.total(tree.as_one(noisy), torch.tensor(weight))
 
     def key(self, made: Summed) -> Key:
         """By which the noise of a sum is drawn."""
-        secret = hashlib.blake2b(digest_size=8, key=self.secret.to_bytes(8, "big"))
-        secret.update(repr((made.step, made.when, made.draw)).encode())
-        secret.update(made.ids.sort().values.cpu().numpy().tobytes())
-        return Key(torch.tensor([int.from_bytes(secret.digest(), "big", signed=True)]))
+        said = repr((made.step, made.when, made.draw, made.ending)).encode()
+        return self._key(b"noise", said, made.ids.sort().values.cpu().numpy().tobytes())
+
+    def draws(self, when: tuple[int, ...], ids: Tensor, key: Key) -> Key:
+        """By which a round's clients are drawn of ``ids``, where ``key`` is none of its secrets."""
+        said = repr((when, key.state.tolist())).encode()
+        return self._key(b"draw", said, ids.cpu().numpy().tobytes())
+
+    def _key(self, *parts: bytes) -> Key:
+        made = hashlib.blake2b(digest_size=8, key=self.secret)
+        for part in parts:
+            made.update(len(part).to_bytes(8, "big") + part)
+        state = torch.tensor(int.from_bytes(made.digest(), "big", signed=True))
+        return Key(state)
 
 
-def sum_noise(settings: PrivacySettings, seed: int) -> SumNoise | None:
-    """The server's noise by these settings; None where clients add their own, or nobody.
+def sum_noise(settings: PrivacySettings, secret: bytes) -> SumNoise | None:
+    """The server's noise by these settings; None where clients add their own, or nobody."""
+    return SumNoise(settings, secret) if settings.at == "server" else None
 
-    Args:
-        settings: of clip and noise.
-        seed: what the server's draws follow from.
+
+def simulated_secret(settings: Mapping[str, Any]) -> bytes:
+    """The secret of a simulated server, of all that its run keeps, the seed among it.
+
+    So no two runs have the same noise, unless they are the same, on data that may have changed.
     """
-    if settings.at != "server":
-        return None
-    secret = Key.from_seed(seed).fold("server", "noise").state
-    return SumNoise(settings, int(secret.reshape(-1)[0]) & ((1 << 63) - 1))
+    said = "\n".join(f"{key}={settings[key]!r}" for key in sorted(settings))
+    return hashlib.blake2b(said.encode(), digest_size=SECRET_BYTES).digest()

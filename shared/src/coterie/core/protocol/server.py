@@ -25,18 +25,20 @@ class Server(Generic[S]):
         rounds: after which a block ends, where `stop` is not told otherwise; None = never.
         averages: whether what it makes of clients' releases is a mean over them, by
             ``ask(..., reduce=...)`` or `Cohort.summed`, for which a robust rule can stand in.
+        sums: whether it makes nothing of them but sums, by ``ask(..., reduce=...)``.
     """
 
     rounds: int | None = None
     averages: bool = False
+    sums: bool = False
 
     @property
     def sums_alike(self) -> bool:
-        """Whether it makes nothing of clients' releases but sums in which each counts by 1 at most.
+        """Whether each client counts by 1 at most in these sums, so that noise on them hides any.
 
-        Noise on these sums then hides any of them. Default: no.
+        Default: where there are sums alone, yes.
         """
-        return False
+        return self.sums
 
     def begin(self, key: Key) -> S:
         """Make the state before the first block."""

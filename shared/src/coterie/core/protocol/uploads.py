@@ -158,6 +158,18 @@ class Number(Expected):
 
 
 @dataclass(frozen=True)
+class Share(Number):
+    """A real number a client, from 0 to 1."""
+
+    def within(self, value: Any, bounds: Bounds, n_clients: int) -> tuple[Tensor, str]:
+        """Bound every leaf from both sides."""
+        good = torch.ones(n_clients, dtype=torch.bool)
+        for _, leaf in tree.tensors(value):
+            good &= ((leaf >= 0) & (leaf <= 1)).reshape(n_clients)
+        return good, "is not between 0 and 1"
+
+
+@dataclass(frozen=True)
 class Sized(Number):
     """Real numbers, along the last axis as many as a field of the message that was sent says.
 
@@ -277,13 +289,20 @@ class Fold(ABC):
     """
 
     name: ClassVar[str] = ""
-    counts_alike: bool = True
+    is_mean: ClassVar[bool] = False
+    """Whether it sums every field by `weights`, so that a rule can stand in for the mean."""
+    counts_alike: bool = False
     """Whether each client's upload counts by 1 at most."""
+    claims: bool = False
+    """Whether `weights` are what clients say of themselves."""
     _named: ClassVar[dict[str, type[Fold]]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Note the fold under its name, which a class made from it does not have."""
+        """Note the fold under its name; what it says of `of` a class with another has not said."""
         super().__init_subclass__()
+        if "of" in cls.__dict__:
+            cls.is_mean = cls.__dict__.get("is_mean", False)
+            cls.counts_alike = cls.__dict__.get("counts_alike", False)
         cls.name = cls.__dict__.get("name", "")
         if cls.name:
             Fold._named[cls.name] = cls
@@ -347,6 +366,7 @@ class Sum(Fold):
     """
 
     name: ClassVar[str] = "sum"
+    is_mean = counts_alike = True
 
     def of(self, up: U) -> U:
         """Sum the uploads of some clients; errors as of `weighted_sum`."""

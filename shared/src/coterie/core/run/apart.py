@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from secrets import randbits
+from secrets import token_bytes
 from typing import Any
 
 import torch
@@ -23,18 +23,19 @@ from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.exchange import Exchange
 from coterie.core.federation.federation import Federation, bounds, check_constants
 from coterie.core.files import write_bytes, write_json
-from coterie.core.privacy.sum_noise import sum_noise
+from coterie.core.privacy.sum_noise import SECRET_BYTES, simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.edition import with_edition
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import bound_to
 from coterie.core.run.experiment import Experiment
+from coterie.core.run.runfolder import fixed
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
 
-SEED = "seed"
-"""In the server's folder: what it draws by, where that must be its secret."""
+SECRET = "secret"
+"""In the server's folder: what it draws noise by, and who takes part."""
 EXPECTED = "expected.json"
 """In the server's folder: who is expected, and what is shown of them."""
 
@@ -159,16 +160,16 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
     if card.constants and (theirs := server.constants()):
         check_constants(theirs, card.constants)
     columns = json.loads((folder / EXPECTED).read_text()).get("columns", ())
-    seed = secret_seed(folder, settings.seed)
     return Federation(
         server=server,
         client=None,
         blocks=[None] * card.blocks,
-        seed=seed,
+        seed=settings.seed,
         rounds=settings.rounds,
         bounds=bounds(settings.engine),
         aggregation=aggregation_of(settings.aggregate),
-        noise=sum_noise(settings.privacy, seed),
+        noise=sum_noise(settings.privacy, _secret(folder, settings)),
+        secret=settings.aggregate.secret,
         monitor=getattr(server, "monitor", None),
         client_columns=tuple(columns),
         settings=values_of(settings),
@@ -178,24 +179,27 @@ def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
     )
 
 
-def write_seed(folder: Path) -> None:
-    """Write a seed of the server's own into its folder, which no card tells."""
-    write_bytes(folder / SEED, str(randbits(62)).encode(), mode=0o600)
+def write_secret(folder: Path) -> None:
+    """Write a secret of the server's own into its folder, which nobody else has."""
+    write_bytes(folder / SECRET, token_bytes(SECRET_BYTES), mode=0o600)
 
 
-def secret_seed(folder: Path, public: int) -> int:
-    """The seed of the server's own, or the card's where its folder has none.
+def _secret(folder: Path, settings: Any) -> bytes:
+    """The secret of the server's own, or that of a simulation where its folder has none.
 
     Raises:
         UserError: the file cannot be read.
     """
-    path = folder / SEED
+    path = folder / SECRET
     if not path.exists():
-        return public
+        return simulated_secret(fixed(values_of(settings)))
     try:
-        return int(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the server's seed in {path}") from error
+        found = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if len(found) != SECRET_BYTES:
+        raise UserError(f"{path} is no secret of {SECRET_BYTES} bytes: move the run's folder away")
+    return found
 
 
 def _own(data: Any, shard: Tensor, is_list: bool) -> Any:

@@ -66,6 +66,9 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     if found is None:
         own = getattr(federation.client, "settings", None)
         found = {} if own is None else values_of(own)
+    if federation.aggregation is not None:
+        rule = values_of(federation.aggregation.settings)
+        found = {**found, **{f"aggregate.{key}": value for key, value in rule.items()}}
     return json.loads(json.dumps({**fixed(found), "seed": federation.seed}, default=str))
 
 
@@ -97,6 +100,11 @@ def check_bound(saved: Mapping[str, Any], now: Bound) -> None:
         )
 
 
+def _gone(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Name a setting of a rule that there was and is not any more."""
+    return next((key for key in then if key.startswith("aggregate.") and key not in now), None)
+
+
 def check_settings(saved: Mapping[str, Any], federation: Federation) -> None:
     """Refuse a checkpoint of a run with other settings, but for those that may change.
 
@@ -106,7 +114,7 @@ def check_settings(saved: Mapping[str, Any], federation: Federation) -> None:
     then = saved.get("bound", {}).get("settings")
     now = settings_of(federation)
     now.pop("data.name", None)  # wherever they are: their digest says whether they are the same
-    key = None if then is None else differing(then, now)
+    key = None if then is None else differing(then, now) or _gone(then, now)
     if key is not None:
         raise UserError(
             f"the checkpoint is of a run with another '{key}': it has {_shown(then.get(key))}, not "

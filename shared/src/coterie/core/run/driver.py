@@ -22,7 +22,7 @@ from coterie.core.federation.exchange import Exchange, TooFew
 from coterie.core.federation.federation import (
     Federation,
     check_alike,
-    check_compared,
+    check_reached,
 )
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, LedgerMark
@@ -87,7 +87,7 @@ class FederatedRun:
         with self.on_device():
             self._keys = RunKeys(federation.seed)
             self.exchange: Exchange = federation.exchange or self._in_process()
-            check_compared(self.exchange, federation.aggregation)
+            check_reached(self.exchange, federation.aggregation, federation.secret)
             self.server_state = federation.server.begin(self._keys.begin)
 
     @property
@@ -177,6 +177,7 @@ class FederatedRun:
         server = self.federation.server
         last = dataclasses.replace(cohort, ending=True)
         self.server_state = server.end_block(self.server_state, last, key.fold("end"))
+        last.check_averaged()
         self.block_open = False
         self.finished = self.block + 1 == len(self.federation.blocks)
 
@@ -322,6 +323,7 @@ class FederatedRun:
         self.server_state = self.federation.server.start_block(
             self.server_state, self.block, cohort, self._key(0)
         )
+        cohort.check_averaged()
         self.block_open = True
 
     def _in_process(self) -> InProcess:
@@ -342,8 +344,8 @@ class FederatedRun:
     def _cohort(self, round_in_block: int) -> ExchangeCohort:
         ids, when = self.exchange.present(self.block), (self.block, round_in_block)
         made = ExchangeCohort(self.exchange, ids, when, self.ledger, self.journal, whole=True)
-        given = self.federation
-        return dataclasses.replace(made, aggregation=given.aggregation, noise=given.noise)
+        rule, noise, secret = self.federation.combining
+        return dataclasses.replace(made, aggregation=rule, noise=noise, masked=secret)
 
     def _key(self, round_in_block: int) -> Key:
         return self._keys.round(self.block, round_in_block)

@@ -18,13 +18,13 @@ from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
-from coterie.core.privacy.sum_noise import sum_noise
+from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down
 from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.runfolder import located
+from coterie.core.run.runfolder import fixed, located
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
@@ -219,7 +219,8 @@ class Experiment(Generic[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             aggregation=aggregation_of(settings.aggregate),
-            noise=sum_noise(settings.privacy, settings.seed),
+            noise=sum_noise(settings.privacy, simulated_secret(fixed(values_of(settings)))),
+            secret=settings.aggregate.secret,
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
             settings=values_of(located(settings)),

@@ -33,6 +33,10 @@ class AggregateSettings:
     it is; or the means of processes or machines, so that the server sees no single client's, and
     a machine counts once, however many clients it says it has."""
 
+    secret: bool = False
+    """Processes or machines, three at least, hide what they sum behind masks, so that the server
+    learns the sum of all alone. A round in which one of them gives no answer is tried again."""
+
     def __post_init__(self) -> None:
         between("aggregate.norm_bound", self.norm_bound, 0, float("inf"))
         if not 0 < self.attackers < 0.5:
@@ -40,15 +44,22 @@ class AggregateSettings:
                 f"'aggregate.attackers' must be above 0 and below 0.5, not {self.attackers:g}: no "
                 "rule tells a majority of liars"
             )
-        if self.acts:
-            return
         fresh = AggregateSettings.__dataclass_fields__
-        for name in ("attackers", "over"):
-            if getattr(self, name) != fresh[name].default:
+        if self.attackers != fresh["attackers"].default and self.rule in ("none", "mean", "median"):
+            raise UserError(
+                "'aggregate.attackers' has no effect without a rule that counts them: leave it "
+                "out, or set aggregate.rule to trimmed-mean, krum or multi-krum"
+            )
+        if self.acts:
+            if self.secret:
                 raise UserError(
-                    f"'aggregate.{name}' has no effect without a rule: leave it out, or set "
-                    "aggregate.rule"
+                    "'aggregate.secret' hides what a rule would compare: leave one of them out"
                 )
+            return
+        if self.over != fresh["over"].default:
+            raise UserError(
+                "'aggregate.over' has no effect without a rule: leave it out, or set aggregate.rule"
+            )
 
     @property
     def acts(self) -> bool:

@@ -101,8 +101,8 @@ class ModelServer(Server[S], Generic[S]):
 
     @property
     def sums_alike(self) -> bool:
-        """Where it averages, and all clients alike."""
-        return self.averages and self.settings.weighting == "equal"
+        """Where it averages all clients alike."""
+        return self.sums and self.settings.weighting == "equal"
 
     @property
     def monitor(self) -> Monitor:

@@ -92,12 +92,18 @@ class Weighted(Fold):
     """
 
     name: ClassVar[str] = "weighted"
+    is_mean = True
     by: str
 
     @property
     def counts_alike(self) -> bool:  # type: ignore[override]
         """Where clients weigh by 1."""
         return self.by == "equal"
+
+    @property
+    def claims(self) -> bool:  # type: ignore[override]
+        """How many samples a client has."""
+        return self.by == "samples"
 
     def of(self, up: M) -> WeightedSum[M]:
         """Sum the uploads of some clients."""

@@ -271,8 +271,8 @@ class FedMFServer(RankingServer[ItemTable]):
         return self.settings.transport == "plain"
 
     @property
-    def sums_alike(self) -> bool:
-        """Nor does noise go on what is hidden."""
+    def sums(self) -> bool:  # type: ignore[override]
+        """Nor is there noise on what is hidden, or another mask."""
         return self.averages
 
     def start(self, key: Key) -> dict[str, Tensor]:

@@ -170,7 +170,7 @@ class PrivacyBudget(Note):
         settings: the noise.
         elsewhere: whether clients are on other machines or in other processes. What they released
             in a round that was cut off cannot be taken back, so that a run that goes on counts a
-            round more.
+            round more for each time that it was started.
 
     Attributes:
         budget: what was released so far.
@@ -179,24 +179,26 @@ class PrivacyBudget(Note):
     kept = ("released",)
 
     def __init__(self, settings: PrivacySettings, elsewhere: bool = False) -> None:
-        self.budget, self._elsewhere, self._goes_on = Budget(settings), elsewhere, False
+        self.budget, self._elsewhere, self._goes_on = Budget(settings), elsewhere, 0
+        self._starts = 1
 
     @property
     def released(self) -> dict[str, Any]:
         """The budget, as a checkpoint holds it."""
-        return self.budget.to_plain()
+        return self.budget.to_plain() | {"starts": self._starts}
 
     @released.setter
     def released(self, plain: dict[str, Any]) -> None:
         """Go on with it."""
         self.budget.load_plain(plain)
-        self._goes_on = self._elsewhere
+        self._starts, self._goes_on = plain["starts"], int(self._elsewhere)
 
     def note(self, run: FederatedRun) -> None:
         """Count what each client released in the round."""
-        for _ in range(1 + self._goes_on):
+        starts = run.exchange.starts
+        for _ in range(1 + max(self._goes_on, starts - self._starts)):
             self.budget.add(run.journal.releases)
-        self._goes_on = False
+        self._starts, self._goes_on = max(starts, self._starts), 0
         spent = self.budget.epsilon()
         if math.isfinite(spent):
             run.journal.scalar("privacy/epsilon", spent)
