@@ -66,6 +66,7 @@ def test_a_node_of_own_data(deployment, tmp_path, capsys):
     [
         ({}, "leaves as one sum of all clients here."),
         ({"aggregate.rule": "median", "aggregate.over": "nodes"}, "leaves as one sum"),
+        ({"aggregate.secret": True}, "leaves as one sum of all clients here, behind masks."),
         ({"aggregate.rule": "median"}, "Each client's upload leaves by itself"),
         ({"aggregate.norm_bound": 2.0}, "Each client's upload leaves by itself"),
         ({"privacy.noise": "laplace", "privacy.clip": 1.0}, "laplace noise is added here"),

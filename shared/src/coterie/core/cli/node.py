@@ -106,10 +106,12 @@ def _as_what(settings: Mapping[str, Any]) -> str:
     rule, noise = settings.get("aggregate.rule", "none"), settings.get("privacy.noise", "none")
     bound, over = settings.get("aggregate.norm_bound"), settings.get("aggregate.over", "clients")
     one_by_one = (rule != "none" or bound is not None) and over == "clients"
+    alone = "What the method only sums leaves as one sum of all clients here"
+    alone += ", behind masks." if settings.get("aggregate.secret") else "."
     said = [
         "Each client's upload leaves by itself, for the server to compare or to shorten it."
         if one_by_one
-        else "What the method only sums leaves as one sum of all clients here."
+        else alone
     ]
     if noise != "none":
         at_server = settings.get("privacy.at", "client") == "server"
