@@ -152,6 +152,20 @@ def test_a_second_run_is_another_which_nodes_must_agree_to(tmp_path):
     assert without_costs(run_of(root, 2)) == without_costs(run_of(root))
 
 
+def test_a_file_of_one_s_own(tmp_path):
+    """What its columns are called is nobody's business but its owner's, and in no card."""
+    file, root = tmp_path / "mine.csv", tmp_path / "d"
+    lines = [f"{user},{item},{7 * user + item}" for user in range(12) for item in range(user, 15)]
+    lines += [f"{user},{item},{500 + item}" for user in range(12) for item in range(user)]
+    file.write_text("who,what,when\n" + "\n".join(lines) + "\n")
+    words = ["f3crec", *SMALL[:2], "--data", str(file), "--data.columns", "user=who,item=what"]
+    words[-1] += ",time=when"
+    words += ["--data.min_interactions", "1", "--logger.wandb", "off", "--rounds", "1"]
+    assert main(["deploy", *words, "--nodes", "2", "--out", str(root)]) == 0
+    start(root, grid_for(root))
+    assert status(root)["state"] == "finished"
+
+
 NOISE = ["--privacy.at", "server", "--privacy.noise", "gaussian", "--train.weighting", "equal"]
 NOISE += ["--privacy.clip", "1.0", "--privacy.scale", "0.5"]
 
