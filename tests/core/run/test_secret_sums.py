@@ -200,6 +200,16 @@ def test_a_round_in_which_one_is_missing_is_tried_again(tmp_path):
     assert bits(found.server_state) == bits(expected.server_state)
 
 
+def test_a_server_that_asks_without_masks_gets_nothing(tmp_path):
+    """Folded or one by one: the card says otherwise."""
+    taken, _ = apart("fedavg", tmp_path)
+    with Hosts(taken.folders, **taken.known) as hosts:
+        run = taken.over(hosts)
+        federation = replace(run.federation, secret=False)
+        with pytest.raises(UserError, match="sums leave behind masks, and 'update' was asked"):
+            FederatedRun(federation).advance()
+
+
 def test_too_few_places(tmp_path):
     taken, _ = apart("fedavg", tmp_path, places=2)
     with Hosts(taken.folders, **taken.known) as hosts:

@@ -31,6 +31,7 @@ from coterie.core.federation.cohort import joined
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
+from coterie.core.privacy.releases import release_names
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.edition import check_edition, check_messages
 from coterie.core.protocol.messages import Aligned
@@ -150,6 +151,7 @@ class ClientHost:
         if asked.step == ENROL:
             self._check_block(asked.block)
             return self._reply(parcel, self.exchange.enrol(ids, asked.block))
+        self._check_hidden(asked)
         again = self.position.again(parcel, asked)
         request = self._request(asked, parcel.messages[-1], ids, again)
         found = joined(request, list(self.exchange.ask(request)))
@@ -158,6 +160,15 @@ class ClientHost:
         up = found.up if request.fold is None else found.total
         sizes = None if request.fold is None else found.sizes
         return self._reply(parcel, found.ids, up, found.refused, sizes)
+
+    def _check_hidden(self, asked: RequestHeader) -> None:
+        """Refuse to let out what the card says leaves behind masks."""
+        step = self.client.steps().get(asked.step)
+        released = step is not None and release_names(step.up)
+        if released and self.folder.card.settings.get("aggregate.secret") and asked.roster is None:
+            raise ProtocolError(
+                f"the card says that sums leave behind masks, and '{asked.step}' was asked without"
+            )
 
     def _hidden(
         self, parcel: Parcel, asked: RequestHeader, request: Request, found: Answers

@@ -199,8 +199,9 @@ class Nodes(Exchange):
                 member.waiting.append(message)
             if roster is None:
                 yield answers
-            hidden.append(answers)
-        if roster is not None:
+            else:
+                hidden.append(answers)
+        if hidden:
             yield sum_of(request, hidden, self.bounds)
         for one in request.ids[~torch.isin(request.ids, torch.cat(found))].tolist():
             why = "no node has said that it has this client"
