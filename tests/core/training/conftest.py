@@ -42,6 +42,7 @@ class PretendedRounds:
             rounds=per_block,
             monitor=self.monitor,
             device=torch.device("cpu"),
+            aggregation=None,
         )
 
     block_open = True

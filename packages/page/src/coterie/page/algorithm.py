@@ -145,7 +145,7 @@ class PageServer(ModelServer[ServerState]):
         places = torch.searchsorted(cohort.ids.sort().values, ids)
         seen = self._accuracies(state, move, places)
         agent, p = self._weights(state, seen, move, places, key)
-        weights = moved(state.weights, cohort.summed(move.change, p))
+        weights = aggregated(cohort, state.weights, move.change, p)
         u_server = self._server_utility(weights, move, p)
         u_clients = self.utility(move.local_loss)
         reward = followers_reward(u_server, u_clients, self.game, self.released)
@@ -216,8 +216,13 @@ def clients_models(weights: Params, move: Move) -> Params:
     return {name: weights[name] + change for name, change in move.change.items()}
 
 
+def aggregated(cohort: Cohort, weights: Params, change: Params, p: Tensor) -> Params:
+    """W(t+1) = Σ p_i w_i(t) (Eq. 5), as W(t) + Σ p_i (w_i(t) - W(t)); p is ``(A,)``, sum 1."""
+    return moved(weights, cohort.summed(change, p))
+
+
 def moved(weights: Params, change: Params) -> Params:
-    """W(t+1) = Σ p_i w_i(t) (Eq. 5), as W(t) + Σ p_i (w_i(t) - W(t))."""
+    """W(t) + Σ p_i (w_i(t) - W(t))."""
     return {name: w + change[name] for name, w in weights.items()}
 
 

@@ -27,7 +27,7 @@ from coterie.core.engines.envelope import (
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.masks import Masks, entry, kinds
 from coterie.core.engines.position import Point
-from coterie.core.federation.cohort import joined
+from coterie.core.federation.collected import joined
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware

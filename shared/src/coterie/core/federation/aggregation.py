@@ -14,10 +14,9 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.federation.rules import Median, TrimmedMean, krum
-from coterie.core.privacy.noise import shortened, upload_norms
-from coterie.core.privacy.releases import releases
+from coterie.core.privacy.noise import norms_of, scaled, shortening
+from coterie.core.privacy.releases import change_releases, releases
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.messages import Reveals, Up, leaves
 from coterie.core.protocol.uploads import Bounds, Fold, weighted_sum
 from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.tensors import tree
@@ -56,14 +55,7 @@ class Cast:
         return Cast(tree.take(self.upload, index), self.weight[index])
 
 
-@dataclass(frozen=True)
-class _Change(Up):
-    """What is averaged, where it is not a whole upload."""
-
-    change: dict[str, Tensor] = leaves("changes", reveals=Reveals.PARAMETERS)
-
-
-def joined(casts: list[Cast], order: Tensor | None = None) -> Cast:
+def together(casts: list[Cast], order: Tensor | None = None) -> Cast:
     """All that is compared, one after the other, in an order."""
     upload = tree.concatenate(*[cast.upload for cast in casts])
     whole = Cast(upload, torch.cat([cast.weight.double() for cast in casts]))
@@ -146,9 +138,9 @@ class Aggregation:
                 f"aggregate.rule {self.settings.rule} has no use for the weights that this server "
                 "gives its clients: choose mean, krum or multi-krum, or have it weigh all alike"
             )
-        found: _Change = self.found(Cast(_Change(change), shares), journal, weighs=True)
+        found = self.found(Cast(change, shares), journal, weighs=True)
         weight = shares.sum()
-        return {name: _sums(found.change[name], weight, like) for name, like in change.items()}
+        return {name: _sums(found[name], weight, like) for name, like in change.items()}
 
     def found(self, cast: Cast, journal: Journal, weighs: bool = False) -> Any:
         """One upload in place of the mean, without a client axis; errors as for `total`.
@@ -164,7 +156,7 @@ class Aggregation:
             of_each = Median() if rule == "median" else TrimmedMean(share)
             return tree.map_values(lambda leaf: of_each(_real(leaf)), upload)
         if rule in ("krum", "multi-krum"):
-            index = krum(releases(upload), count, share, several=rule == "multi-krum")
+            index = krum(_compared(upload), count, share, several=rule == "multi-krum")
             already = journal.scalars.get("fed/left_out", 0.0)
             journal.scalar("fed/left_out", already + count - index.numel())
             upload, weight = tree.take(upload, index), weight[index]
@@ -174,14 +166,23 @@ class Aggregation:
 
     def _bounded(self, upload: Any, journal: Journal) -> Any:
         """Scale down uploads that are too long."""
-        if (norms := upload_norms(upload)) is None:
+        if not (values := _compared(upload)):
             return upload
+        norms = norms_of(values)
         given = self.settings.norm_bound
         bound = float(Median()(norms[:, None])) if given is None else given
         journal.scalar("fed/norm_bound", bound)
         already = journal.scalars.get("fed/bounded", 0.0)
         journal.scalar("fed/bounded", already + int((norms > bound).sum()))
-        return shortened(upload, norms, bound)
+        factor = shortening(norms, bound)
+        if isinstance(upload, dict):
+            return tree.map_values(lambda value: scaled(value, factor), upload)
+        return change_releases(upload, lambda _, value: scaled(value, factor))
+
+
+def _compared(upload: Any) -> list[Rows | Tensor]:
+    """What is looked at of uploads: their releases, or all of a change that a server has seen."""
+    return list(upload.values()) if isinstance(upload, dict) else releases(upload)
 
 
 def mean(upload: Any, weight: Tensor) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,18 +21,16 @@ from coterie.core.federation.collected import (
     Folded,
     Kept,
     counted,
-    folded,
     sends_something,
 )
 from coterie.core.federation.exchange import Answers, Exchange, Heard, Request
-from coterie.core.federation.ledger import CLIENTS, Ledger, field_sizes
+from coterie.core.federation.ledger import CLIENTS, Ledger
 from coterie.core.privacy.releases import release_count, release_names
 from coterie.core.privacy.sum_noise import Summed, SumNoise
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal, Release
 from coterie.core.protocol.messages import Aligned, AnyStep
 from coterie.core.protocol.uploads import Bounds, Fold
-from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 _ANY = Bounds(math.inf, 2**62)  # it has been judged
@@ -213,32 +211,3 @@ def _received(request: Request, answers: Answers) -> Any:
         return answers.up
     assert request.fold is not None
     return request.fold.sums(answers.total, answers.ids.numel(), _ANY)[0]
-
-
-def joined(request: Request, parts: Sequence[Answers]) -> Answers:
-    """One answer of those of several chunks, folded where the request has a fold.
-
-    What is folded where the clients are is folded here, and the server folds the folded; another
-    order of sums would round differently.
-    """
-    step, fold = request.step, request.fold
-    made: Any = None
-    sizes = Counter[str]()
-    refused: dict[int, str] = {}
-    ids = [request.ids[:0]]
-    for part in parts:
-        if fold is not None:
-            sizes.update({} if part.up is None else field_sizes(part.up))
-            part = counted(step, part)
-        refused |= part.refused
-        ids.append(part.ids)
-        if part.up is None:
-            continue
-        one = part.up if fold is None else folded(fold, step, part)
-        if made is not None:
-            one = tree.concatenate(made, one) if fold is None else fold.merge(made, one)
-        made = one
-    found = torch.cat(ids)
-    if fold is None:
-        return Answers(found, made, refused)
-    return Answers(found, None, refused, made, dict(sizes))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation import aggregation
 from coterie.core.federation.aggregation import Aggregation, Cast
-from coterie.core.federation.exchange import Answers
+from coterie.core.federation.exchange import Answers, Request
+from coterie.core.federation.ledger import field_sizes
 from coterie.core.privacy.noise import upload_norms
 from coterie.core.privacy.releases import release_names
 from coterie.core.protocol.journal import Journal
@@ -153,7 +155,7 @@ class Compared(Collected):
         if self._casts:
             known = sum(one.numel() for one in self._ids) == ids.numel()
             order = torch.cat(self._ids).argsort() if known and self._ids else None
-            cast = aggregation.joined(self._casts, order)
+            cast = aggregation.together(self._casts, order)
             total = self.rule.total(self.method, cast, self.journal)
         return FoldedReplies(sorted_rows(ids[None])[0], failed, total)
 
@@ -202,6 +204,35 @@ def folded(fold: Fold, step: AnyStep[Any, Any], answers: Answers) -> Any:
     if answers.up is None:
         return answers.total
     return fold.of(tree.as_stack(answers.up) if step.form == "list" else answers.up)
+
+
+def joined(request: Request, parts: Sequence[Answers]) -> Answers:
+    """One answer of those of several chunks, folded where the request has a fold.
+
+    What is folded where the clients are is folded here, and the server folds the folded; another
+    order of sums would round differently.
+    """
+    step, fold = request.step, request.fold
+    made: Any = None
+    sizes = Counter[str]()
+    refused: dict[int, str] = {}
+    ids = [request.ids[:0]]
+    for part in parts:
+        if fold is not None:
+            sizes.update({} if part.up is None else field_sizes(part.up))
+            part = counted(step, part)
+        refused |= part.refused
+        ids.append(part.ids)
+        if part.up is None:
+            continue
+        one = part.up if fold is None else folded(fold, step, part)
+        if made is not None:
+            one = tree.concatenate(made, one) if fold is None else fold.merge(made, one)
+        made = one
+    found = torch.cat(ids)
+    if fold is None:
+        return Answers(found, made, refused)
+    return Answers(found, None, refused, made, dict(sizes))
 
 
 def _leaves(up: Any) -> Iterator[Any]:

@@ -51,7 +51,6 @@ def listen(node: Path, services: Mapping[str, Service], socket: Path) -> None:
     Raises:
         UserError: private state, or what was asked, cannot be written.
     """
-    os.umask(0o077)
     socket.unlink(missing_ok=True)
     with Listener(str(socket), "AF_UNIX") as listener:
         while True:
@@ -113,4 +112,5 @@ def _described(when: str, folder: str, parcel: bytes, reply: bytes, seconds: flo
 
 
 if __name__ == "__main__":
+    os.umask(0o077)  # of this process alone: the socket is its owner's
     sys.exit(main())

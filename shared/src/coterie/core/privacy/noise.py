@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -154,7 +154,10 @@ class Clip:
     def __call__(self, up: U, key: Key) -> U:
         """Return the upload with norms of at most ``norm``; the keys are not used."""
         size = upload_norms(up, self.order)
-        return up if size is None else shortened(up, size, self.norm)
+        if size is None:
+            return up
+        factor = shortening(size, self.norm)
+        return change_releases(up, lambda _, value: scaled(value, factor))
 
 
 @dataclass(frozen=True)
@@ -293,17 +296,19 @@ NOISES = {kind.name: kind for kind in (LaplaceNoise, GaussianNoise)}
 
 def upload_norms(up: Any, order: Literal[1, 2] = 2) -> Tensor | None:
     """L2 or L1 norm of each client's whole upload, all its releases, ``(C,)``; None without any."""
-    parts = [_power(value, order) for value in releases(up)]
-    if not parts:
-        return None
-    total = torch.stack(parts).sum(0).clamp_min(0)
+    values = releases(up)
+    return norms_of(values, order) if values else None
+
+
+def norms_of(values: Sequence[Rows | Tensor], order: Literal[1, 2] = 2) -> Tensor:
+    """L2 or L1 norm of each client's part of some values, all together, ``(C,)``."""
+    total = torch.stack([_power(value, order) for value in values]).sum(0).clamp_min(0)
     return total.sqrt() if order == 2 else total
 
 
-def shortened(up: U, size: Tensor, norm: float) -> U:
-    """Scale releases of norms ``size``, ``(C,)``, down to a norm where they are longer."""
-    factor = torch.where(size > norm, norm / size, torch.ones_like(size))
-    return change_releases(up, lambda _, value: _scaled(value, factor))
+def shortening(size: Tensor, norm: float) -> Tensor:
+    """Factors by which what has norms ``size``, ``(C,)``, gets no longer than ``norm``."""
+    return torch.where(size > norm, norm / size, torch.ones_like(size))
 
 
 def _check_clip(clip: float) -> None:
@@ -325,7 +330,8 @@ def _power(value: Rows | Tensor, order: int) -> Tensor:
     return norm.index_add_(0, wire.index.rows, wire.values.abs().sum(1))
 
 
-def _scaled(value: Any, factor: Tensor) -> Any:
+def scaled(value: Any, factor: Tensor) -> Any:
+    """Multiply each client's part by its factor, ``(C,)``."""
     if isinstance(value, Tensor):
         return value * tree.columns(factor, value)
     return value.scaled(factor)

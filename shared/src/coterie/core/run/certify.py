@@ -15,7 +15,7 @@ from torch import Tensor
 from coterie.core.engines.folder import kept_state
 from coterie.core.engines.nodes import Nodes
 from coterie.core.engines.processes import WorkerProcesses
-from coterie.core.federation.cohort import joined
+from coterie.core.federation.collected import joined
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_process import InProcess
