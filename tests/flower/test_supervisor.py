@@ -74,6 +74,16 @@ def test_not_again_after_some_statuses(tmp_path):
     assert (one.starts, one.status) == (1, 2)
 
 
+def test_a_program_whose_parent_is_gone_is_not_begun(tmp_path):
+    """The parent may die before its child can say that it wants to end with it."""
+    words = [sys.executable, "-m", "coterie.core.flower.bound"]
+    begin = [sys.executable, "-c", f"open({str(tmp_path / 'begun')!r}, 'w')"]
+    subprocess.run([*words, "1", *begin], check=True)
+    assert not (tmp_path / "begun").exists()
+    subprocess.run([*words, str(os.getpid()), *begin], check=True)
+    assert (tmp_path / "begun").exists()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can tell a child")
 def test_a_killed_supervisor_leaves_nothing(tmp_path):
     script = f"""
@@ -90,7 +100,7 @@ while True: time.sleep(0.1)
         """Of the supervisor, once it has become what it was to become."""
         of = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
         named = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in of}
-        return [p for p, words in named.items() if b"sleep" in words and b"bound" not in words]
+        return [p for p, words in named.items() if words.endswith(b"sleep(600)\0")]
 
     (number,) = until(child)
     supervisor.kill()

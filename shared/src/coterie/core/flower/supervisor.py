@@ -86,7 +86,7 @@ class Kept:
             self.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with self.log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    [*_BOUND, *self._command()],
+                    [*_BOUND, str(os.getpid()), *self._command()],
                     env=self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
