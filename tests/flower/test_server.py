@@ -75,6 +75,23 @@ class Stopped(BaseException):
     """As Flower ends a ServerApp."""
 
 
+def cut_off(root: Path) -> list:
+    """Start a run that is ended after some messages; gives them."""
+    grid, asked = grid_for(root), []
+    push = grid.push_messages
+
+    def ended(messages):
+        asked.extend(messages)
+        if len(asked) > 9:
+            raise Stopped
+        return push(messages)
+
+    grid.push_messages = ended
+    with pytest.raises(BaseException):  # noqa: B017
+        start(root, grid)
+    return asked
+
+
 def test_a_run_as_of_coterie_train(tmp_path, capsys):
     root = deployed(tmp_path / "d")
     start(root, grid_for(root))
@@ -109,19 +126,7 @@ def test_a_run_as_of_coterie_train(tmp_path, capsys):
 def test_it_goes_on_after_it_was_ended_and_nodes_refuse_the_older_start(tmp_path, monkeypatch):
     whole, cut = deployed(tmp_path / "whole"), deployed(tmp_path / "cut")
     start(whole, grid_for(whole))
-    grid = grid_for(cut)
-    push = grid.push_messages
-    asked = []
-
-    def ended(messages):
-        asked.extend(messages)
-        if len(asked) > 9:
-            raise Stopped
-        return push(messages)
-
-    grid.push_messages = ended
-    with pytest.raises(BaseException):  # noqa: B017
-        start(cut, grid)
+    asked = cut_off(cut)
     assert status(cut)["state"] != "finished"
     with pytest.raises(UserError, match="run-1 is unfinished: go on by"):
         start(cut, grid_for(cut))
@@ -197,18 +202,7 @@ def test_noise_of_the_server_s_is_drawn_by_a_secret_that_no_card_tells(tmp_path)
 
 def test_a_run_whose_secret_is_gone_does_not_go_on(tmp_path, monkeypatch):
     root, whole = deployed(tmp_path / "d", *NOISE), deployed(tmp_path / "whole", *NOISE)
-    grid = grid_for(root)
-    push, asked = grid.push_messages, []
-
-    def ended(messages):
-        asked.extend(messages)
-        if len(asked) > 9:
-            raise Stopped
-        return push(messages)
-
-    grid.push_messages = ended
-    with pytest.raises(BaseException):  # noqa: B017
-        start(root, grid)
+    cut_off(root)
     secret = root / "server" / "secret"
     kept = secret.read_bytes()
     secret.unlink()

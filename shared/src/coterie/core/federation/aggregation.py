@@ -17,12 +17,10 @@ from coterie.core.federation.rules import Median, TrimmedMean, krum
 from coterie.core.privacy.noise import norms_of, scaled, shortening
 from coterie.core.privacy.releases import change_releases, releases
 from coterie.core.protocol.journal import Journal
-from coterie.core.protocol.uploads import Bounds, Fold, weighted_sum
+from coterie.core.protocol.uploads import UNBOUNDED, Fold, weighted_sum
 from coterie.core.settings.aggregate import AggregateSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import Rows
-
-_ANY = Bounds(torch.inf, 2**62)  # it has been judged
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Cast:
     @staticmethod
     def of_node(fold: Fold, total: Any, n_clients: int) -> Cast:
         """The mean over the clients of a node, by what they were folded to."""
-        sums, weight = fold.sums(total, n_clients, _ANY)
+        sums, weight = fold.sums(total, n_clients, UNBOUNDED)
         mean = tree.map_values(lambda leaf: _divided(leaf, weight), sums)
         return Cast(tree.as_stack(mean), torch.tensor([weight], dtype=torch.float64))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +29,8 @@ from coterie.core.privacy.sum_noise import Summed, SumNoise
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal, Release
 from coterie.core.protocol.messages import Aligned, AnyStep
-from coterie.core.protocol.uploads import Bounds, Fold
+from coterie.core.protocol.uploads import UNBOUNDED, Fold
 from coterie.core.tensors.keys import Key
-
-_ANY = Bounds(math.inf, 2**62)  # it has been judged
 
 
 @dataclass(frozen=True)
@@ -210,4 +207,4 @@ def _received(request: Request, answers: Answers) -> Any:
     if not answers.sizes:
         return answers.up
     assert request.fold is not None
-    return request.fold.sums(answers.total, answers.ids.numel(), _ANY)[0]
+    return request.fold.sums(answers.total, answers.ids.numel(), UNBOUNDED)[0]

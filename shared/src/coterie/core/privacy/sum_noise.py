@@ -7,7 +7,6 @@ secret.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,13 +17,12 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.privacy.noise import GaussianNoise
 from coterie.core.privacy.releases import release_count
-from coterie.core.protocol.uploads import Bounds, Fold
+from coterie.core.protocol.uploads import UNBOUNDED, Fold
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
 SECRET_BYTES = 32
-_ANY = Bounds(math.inf, 2**62)  # it has been judged
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,7 @@ class SumNoise:
         Raises:
             UserError: the sum has nothing that noise could cover.
         """
-        sums, weight = fold.sums(total, made.ids.numel(), _ANY)
+        sums, weight = fold.sums(total, made.ids.numel(), UNBOUNDED)
         if not release_count(sums):
             raise UserError(
                 f"'privacy.at' server: the sum of the answers to '{made.step}' has nothing that "

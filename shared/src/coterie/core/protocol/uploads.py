@@ -6,6 +6,7 @@ a client says of itself.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, asdict, dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -32,6 +33,8 @@ class Bounds:
 
 
 PLAUSIBLE = Bounds()
+UNBOUNDED = Bounds(math.inf, 2**62)
+"""Of what has been judged before."""
 
 
 class Expected(ABC):
