@@ -202,7 +202,8 @@ class Settings(BaseSettings):
                 f"--method {self.method} is of whole models only: leave 'split.k' out, or choose "
                 "another method"
             )
-        if self.split.k is not None and not self.split.server and self.engine.name == "processes":
+        elsewhere = self.engine.name in ("processes", "ray")
+        if self.split.k is not None and not self.split.server and elsewhere:
             raise UserError(
                 "clients in processes of their own reach a split model's middle over a connection "
                 "only: start one by `coterie llm serve`, and name it by --split.server"

@@ -20,6 +20,7 @@ _OWN = (
     "engine.workers",
     "engine.name",
     "engine.processes",
+    "engine.address",
     "engine.deadline",
     "engine.start",
     "engine.min_clients",

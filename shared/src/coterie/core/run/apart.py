@@ -51,24 +51,30 @@ def write_folders(
     with one another but not with the server is in all folders. ``shards`` are the ids of the
     clients of each folder below ``root``, one client each in the list form.
     """
+    card = bound_card(experiment, federation)
+    paths = [root / f"clients-{number}" for number in range(len(shards))]
+    for path, shard in zip(paths, shards, strict=True):
+        write_folder(experiment, federation, card, path, shard)
+    return paths
+
+
+def write_folder(
+    experiment: Experiment[Any], federation: Federation, card: Card, path: Path, shard: Tensor
+) -> None:
+    """Write one of the folders of `write_folders`."""
     client = federation.client
     assert client is not None
-    card = bound_card(experiment, federation)
-    secrets, paths = Key.from_seed(federation.seed).fold("clients"), []
-    for number, shard in enumerate(shards):
-        blocks = {
-            block: own
-            for block, data in enumerate(federation.blocks)
-            if (own := _own(data, shard, client.form == "list")) is not None
-        }
-        path = root / f"clients-{number}"
-        ClientFolder.create(path, card, shard, secrets.fold(shard), blocks)
-        if client.secret is not None:
-            client.secret.write(path)
-        experiment.client_files(path, shard)
-        _copy(experiment, path)
-        paths.append(path)
-    return paths
+    blocks = {
+        block: own
+        for block, data in enumerate(federation.blocks)
+        if (own := _own(data, shard, client.form == "list")) is not None
+    }
+    secrets = Key.from_seed(federation.seed).fold("clients")
+    ClientFolder.create(path, card, shard, secrets.fold(shard), blocks)
+    if client.secret is not None:
+        client.secret.write(path)
+    experiment.client_files(path, shard)
+    _copy(experiment, path)
 
 
 def write_server(

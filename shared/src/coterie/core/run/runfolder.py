@@ -25,7 +25,7 @@ from coterie.core.run.lock import holder, in_use
 from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
 from coterie.core.settings.schema import build, values_of
 
-_WHERE = ("name", "processes", "deadline", "start", "min_clients", "patience")
+_WHERE = ("name", "processes", "address", "deadline", "start", "min_clients", "patience")
 _SPEED = tuple(
     f"engine.{name}" for name in ("device", "chunk", "threads", "kernels", "workers", *_WHERE)
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -52,32 +52,48 @@ def in_processes(
     """
     engine: EngineSettings = experiment.settings.engine
     root = folder / CLIENTS
-    server = _server(root)
-    if server is None:
-        server = _written(experiment, federation, root)
-    known = {path.name: ClientFolder(path) for path in _folders(root)}
-    _check_cards(known, bound_card(experiment, federation), folder)
-    server["epoch"] += 1
-    write_json(root / _SERVER, server)
+    if run_of(root) is None:
+        shards = shards_of(federation, count(engine, clients_of(federation)))
+        begin(root)
+        with writing(root):
+            write_folders(experiment, federation, root, shards)
+    known = {path.name: ClientFolder(path) for path in folders_of(root)}
+    check_cards(known.values(), bound_card(experiment, federation))
+    expected = {name: one.ids for name, one in known.items()}
     exchange = WorkerProcesses(
         [one.path for one in known.values()],
-        server["run"],
         processes=count(engine, len(known)),
-        bounds=bounds(engine),
-        deadline=engine.deadline,
-        start=engine.start,
-        epoch=server["epoch"],
-        min_clients=engine.min_clients,
-        patience=engine.patience,
-        expected={name: one.ids for name, one in known.items()},
+        **options(engine, root, expected),
     )
     with exchange:
         yield replace(federation, exchange=exchange)
 
 
-def count(engine: EngineSettings, most: int) -> int:
-    """How many processes there are, at most one for each folder."""
-    return max(1, min(engine.processes or len(os.sched_getaffinity(0)), most))
+def options(engine: EngineSettings, root: Path, expected: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What `coterie.core.engines.nodes.Nodes` is told of a run, whose server starts once more.
+
+    Args:
+        engine: section of the run's settings.
+        root: folder of the clients' folders.
+        expected: name of each -> ids of its clients.
+    """
+    server = _server(root) or {"run": os.urandom(8).hex(), "epoch": 0}
+    server["epoch"] += 1
+    write_json(root / _SERVER, server)
+    return {
+        **server,
+        "bounds": bounds(engine),
+        "deadline": engine.deadline,
+        "start": engine.start,
+        "min_clients": engine.min_clients,
+        "patience": engine.patience,
+        "expected": expected,
+    }
+
+
+def count(engine: EngineSettings, most: int, cores: int | None = None) -> int:
+    """How many processes there are, at most one for each folder; by default one a core."""
+    return max(1, min(engine.processes or cores or len(os.sched_getaffinity(0)), most))
 
 
 def shards_of(federation: Federation, processes: int) -> list[Tensor]:
@@ -148,11 +164,21 @@ def _gathered(store: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {"parts": [state for state in each if state is not None]}
 
 
-def _written(experiment: Experiment[Any], federation: Federation, root: Path) -> dict[str, Any]:
-    """Write the folders of the clients; what was left of an earlier attempt goes.
+def run_of(root: Path) -> str | None:
+    """Which run has begun with the clients' folders below ``root``; None if none has.
 
     Raises:
-        UserError: clients have private state there already, or the disk is full.
+        UserError: what the server knows of them is damaged.
+    """
+    server = _server(root)
+    return None if server is None else server["run"]
+
+
+def begin(root: Path) -> None:
+    """Make room for the clients' folders; what was left of an earlier attempt goes.
+
+    Raises:
+        UserError: clients have private state there already, or it cannot be written.
     """
     if any(root.glob("*/position.json")):
         raise UserError(
@@ -162,17 +188,15 @@ def _written(experiment: Experiment[Any], federation: Federation, root: Path) ->
     with writing(root):
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
-        shards = shards_of(federation, count(experiment.settings.engine, _clients(federation)))
-        write_folders(experiment, federation, root, shards)
-    return {"run": os.urandom(8).hex(), "epoch": 0}
 
 
-def _clients(federation: Federation) -> int:
+def clients_of(federation: Federation) -> int:
+    """How many clients there are, over all blocks."""
     return int(torch.cat([data.ids for data in federation.blocks]).unique().numel())
 
 
-def _folders(root: Path) -> list[Path]:
-    """The clients' folders, in the order of their numbers."""
+def folders_of(root: Path) -> list[Path]:
+    """The clients' folders below ``root``, in the order of their numbers."""
     found = [path for path in root.glob("clients-*") if path.is_dir()]
     return sorted(found, key=lambda path: int(path.name.removeprefix("clients-")))
 
@@ -188,11 +212,16 @@ def _server(root: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} is damaged: put back a copy of it") from error
 
 
-def _check_cards(known: dict[str, ClientFolder], card: Card, folder: Path) -> None:
+def check_cards(known: Iterable[ClientFolder], card: Card) -> None:
+    """Check that clients' folders were written from the same data by the same settings.
+
+    Raises:
+        UserError: one was not.
+    """
     same = Card.from_json(card.to_json())
-    for one in known.values():
+    for one in known:
         if one.card != same:
             raise UserError(
-                f"the clients of {folder} were written from other data, settings or versions: "
-                "start a new run with another --run.name"
+                f"the clients of {one.path.parents[1]} were written from other data, settings or "
+                "versions: start a new run with another --run.name"
             )

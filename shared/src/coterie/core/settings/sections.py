@@ -110,17 +110,19 @@ class DataSettings(NamedData):
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
-    name: Literal["in-process", "processes", "flower"] = "in-process"
+    name: Literal["in-process", "processes", "ray", "flower"] = "in-process"
     """Where clients run: in this process; in processes of their own on this machine, with their
-    data, secrets and private state in folders below the run's; or on other machines, on Flower's
-    runtime, by coterie deploy."""
+    data, secrets and private state in folders below the run's; in actors on a Ray cluster, with
+    the same folders; or on other machines, on Flower's runtime, by coterie deploy."""
+    address: str | None = None
+    """HOST:PORT of a Ray cluster; default is what RAY_ADDRESS names, else this machine alone."""
     processes: int | None = None
-    """Processes of clients; default is one a core. An organisation is never cut in two."""
+    """Processes of clients, or actors; default is one a core. An organisation is in one of them."""
     deadline: float | None = None
     """Seconds that processes or nodes have for the answers to an ask, all together; default is any
     time, and 600 on other machines. Who is late is left out of the rest of the round."""
     start: float = 60.0
-    """Seconds that a process has to come up."""
+    """Seconds that a process or an actor has to come up."""
     min_clients: float | None = None
     """How many clients must be there and answer, in their proportion of every ask; up to 1 it is a
     part of all. With fewer the round is tried again, from where it began. Default is one client."""
@@ -162,7 +164,7 @@ class EngineSettings:
             self._check_elsewhere()
             return
         fresh = EngineSettings.__dataclass_fields__
-        for name in ("processes", "deadline", "start", "min_clients", "patience"):
+        for name in ("processes", "address", "deadline", "start", "min_clients", "patience"):
             if getattr(self, name) != fresh[name].default:
                 raise UserError(
                     f"'engine.{name}' is for clients in processes of their own: set engine.name to "
@@ -174,6 +176,8 @@ class EngineSettings:
             raise UserError(
                 "'engine.workers' are threads of one process: set 'engine.processes' instead"
             )
+        if self.name != "ray" and self.address is not None:
+            raise UserError("'engine.address' is of a Ray cluster: set engine.name to ray")
         if self.name == "flower" and self.processes is not None:
             raise UserError(
                 "'engine.processes' are of one machine: say coterie deploy --nodes instead"

@@ -21,7 +21,7 @@ from coterie.core.federation.selection import Selecting, unmeasured
 from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
-from coterie.core.registry.papers import Paper, load
+from coterie.core.registry.papers import Paper, heavy, load
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
@@ -189,10 +189,12 @@ def _reached(
     experiment: Experiment[Any], federation: Federation, folder: Path
 ) -> Iterator[Federation]:
     """The federation with its clients where the settings want them."""
-    if experiment.settings.engine.name != "processes":
+    name = experiment.settings.engine.name
+    if name not in ("processes", "ray"):
         yield federation
         return
-    with in_processes(experiment, federation, folder) as found:
+    reach = in_processes if name == "processes" else heavy("coterie.core.run.on_ray").on_ray
+    with reach(experiment, federation, folder) as found:
         yield found
 
 
