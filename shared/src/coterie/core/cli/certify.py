@@ -23,10 +23,10 @@ from coterie.core.settings.configuration import configure
 
 ABOUT = (
     "Run a paper with all clients in one process, and with the same groups of clients elsewhere: "
-    "in processes of their own, and by --supernodes on Flower's runtime. Compare after every round "
-    "what is left: the server's state, the private states of all clients, what was measured, the "
-    "bytes that crossed. Every setting of `coterie train PAPER` may be given too; the preset is "
-    "smoke, if none is."
+    "in processes of their own, and by --supernodes on Flower's runtime or by --ray in actors. "
+    "Compare after every round what is left: the server's state, the private states of all "
+    "clients, what was measured, the bytes that crossed. Every setting of `coterie train PAPER` "
+    "may be given too; the preset is smoke, if none is."
 )
 _SHOWN = 12  # digits of a digest
 
@@ -40,19 +40,31 @@ def run_certify(argv: Sequence[str]) -> None:
         type=positive,
         help="as many nodes of Flower as well, with TLS and keys, on this machine",
     )
+    parser.add_argument(
+        "--ray",
+        metavar="HOST:PORT",
+        help="actors on this Ray cluster as well, or on this machine's by 'local'",
+    )
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
     paper, given, flags = parser.of_paper(argv)
     preset = [] if any(flag.startswith("--preset") for flag in flags) else ["--preset", "smoke"]
     settings = configure(paper, [*preset, *flags]).settings
     with aside(given.json), tempfile.TemporaryDirectory() as folder:
+        if given.supernodes and given.ray:
+            raise UserError(
+                "Flower and Ray are compared one by one: leave --supernodes or --ray out"
+            )
         if given.supernodes:
             check_installed()
             of_flower = heavy("coterie.core.flower.certificate")
             found = of_flower.certified(paper, settings, Path(folder), given.supernodes)
         else:
-            found = _digests(load(paper.experiment)(settings), Path(folder), given.processes)
+            found = _digests(
+                load(paper.experiment)(settings), Path(folder), given.processes, given.ray
+            )
         rows = list(map(_row, found))
-    others = "SuperNodes and processes" if given.supernodes else "processes"
+    beside = {"SuperNodes and ": given.supernodes, "Ray actors and ": given.ray}
+    others = "".join(name for name, there in beside.items() if there) + "processes"
     count = given.supernodes or given.processes
     print_rows(
         rows, f"{paper.name}, {settings.method}: one process beside {count} {others}", given.json
@@ -67,11 +79,16 @@ def run_certify(argv: Sequence[str]) -> None:
         tell(f"{len(rows)} rounds, the same bits")
 
 
-def _digests(experiment: Any, folder: Path, count: int) -> Iterator[list[dict[str, Any]]]:
+def _digests(
+    experiment: Any, folder: Path, count: int, ray: str | None
+) -> Iterator[list[dict[str, Any]]]:
     certify = heavy("coterie.core.run.certify")
     whole = experiment.federation()
-    apart = certify.Apart.written(experiment, whole, folder, count)
+    apart = certify.Apart.written(experiment, whole, folder / "processes", count)
     engines = {"processes": (apart, certify.processes(count))}
+    if ray:
+        own = certify.Apart.written(experiment, whole, folder / "ray", count)
+        engines["ray"] = (own, certify.actors(count, ray))
     for digests in certify.certify(whole, apart.shards, engines):
         yield [asdict(one) for one in digests]
 

@@ -12,6 +12,8 @@ import logging
 import os
 import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
@@ -28,7 +30,10 @@ from coterie.core.files import writing
 logger = logging.getLogger(__name__)
 LOCAL = "local"
 """Address of a cluster that is this machine alone, and ends with the connection."""
-_REACH = 10.0  # seconds to reach a cluster's head
+_REACH, _ANSWER = 10.0, 60.0  # seconds for a cluster's head to be reached, and to answer
+_PROBE = (
+    "import ray, sys; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
+)
 Cut = Callable[[str, Path], None]
 """Writes the clients' folder of a name into a path, on the machine where it will be."""
 
@@ -222,7 +227,7 @@ def connected(address: str | None) -> Iterator[None]:
     if where != LOCAL:
         _check_reached(where)
     try:
-        ray.init(address=where, logging_level=logging.WARNING)
+        ray.init(address=where, logging_level=logging.ERROR)
     except Exception as error:  # of many kinds, with pages of advice
         said = f"{error}".strip().partition("\n")[0][:200] or type(error).__name__
         raise UserError(f"Ray does not start at '{where}': {said}") from error
@@ -233,20 +238,35 @@ def connected(address: str | None) -> Iterator[None]:
 
 
 def _check_reached(address: str) -> None:
-    """Check that somebody listens, as Ray would try for minutes, and then end the process.
+    """Check that a cluster answers, as Ray would try for minutes, and then end the process.
 
     Raises:
-        UserError: nobody does.
+        UserError: none does.
     """
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), _REACH).close()
-    except (OSError, ValueError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "it is no HOST:PORT"
-        raise UserError(
-            f"no Ray cluster is reached at '{address}' ({why}): start one by ray start --head, and "
-            "name its HOST:PORT by engine.address or RAY_ADDRESS"
-        ) from error
+        probe = subprocess.run(
+            [sys.executable, "-c", _PROBE, address],
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER,
+            check=False,
+        )
+        lines = probe.stderr.strip().splitlines()[-1:]
+        why = lines[0][:200] if probe.returncode and lines else ""
+        if probe.returncode == 0:
+            return
+    except OSError as error:
+        why = error.strerror or str(error)
+    except (ValueError, OverflowError):
+        why = "it is no HOST:PORT"
+    except subprocess.TimeoutExpired:
+        why = "no answer: is it another version of Ray, or does it want a token?"
+    raise UserError(
+        f"no Ray cluster is reached at '{address}' ({why}): start one by ray start --head, and "
+        "name its HOST:PORT by engine.address or RAY_ADDRESS"
+    )
 
 
 def cores() -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.core.engines.folder import kept_state
 from coterie.core.engines.nodes import Nodes
 from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.engines.ray_actors import RayActors
 from coterie.core.federation.collected import joined
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.federation import Federation
@@ -128,6 +129,15 @@ def processes(count: int) -> Callable[[Apart], Nodes]:
 
     def made(apart: Apart) -> Nodes:
         return WorkerProcesses(apart.clients, RUN, processes=count, **apart.known)
+
+    return made
+
+
+def actors(count: int, address: str) -> Callable[[Apart], Nodes]:
+    """So many actors on the Ray cluster at an address."""
+
+    def made(apart: Apart) -> Nodes:
+        return RayActors(apart.clients, RUN, address=address, actors=count, **apart.known)
 
     return made
 
