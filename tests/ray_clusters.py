@@ -8,13 +8,21 @@ from contextlib import contextmanager
 from typing import Any
 
 MEMORY = 100 << 20  # of a node's object store
+# A node that is lost is known to be so after a second or two, not after half a minute.
+_QUICK = {
+    "RAY_health_check_initial_delay_ms": "500",
+    "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "2",
+}
 
 
 @contextmanager
 def cluster(nodes: int = 2) -> Iterator[Any]:
     """A head without CPUs, and nodes of one CPU each."""
+    before = dict(os.environ)
     # Before Ray is imported. Its own helper makes clusters without a token.
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", **_QUICK}
     from ray.cluster_utils import Cluster
 
     ours = {"object_store_memory": MEMORY, "include_dashboard": False}
@@ -24,3 +32,5 @@ def cluster(nodes: int = 2) -> Iterator[Any]:
         yield found
     finally:
         found.shutdown()
+        os.environ.clear()
+        os.environ |= before

@@ -8,6 +8,7 @@ on a file system that the machines share, or their clients are away until their 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import shutil
@@ -79,8 +80,10 @@ class RayActors(Workers):
         self._connection = ExitStack()
         self._connection.enter_context(connected(address))
 
+        numbers = itertools.count()
+
         def make(own: Sequence[Path]) -> RayActor:
-            return RayActor(own, start, cut)
+            return RayActor(own, start, cut, next(numbers))
 
         super().__init__(folders, run, make, workers=actors, start=start, **options)
 
@@ -97,20 +100,29 @@ class RayActor(Worker[Any]):
         folders: of its clients.
         start: seconds that it has to come up.
         cut: writes a folder that is not there when the actor is first started.
+        number: of the actor; machines are taken in turn.
     """
 
     tries = 3  # a machine that is lost is known to be so after some seconds
 
-    def __init__(self, folders: Sequence[Path], start: float, cut: Cut | None = None) -> None:
+    def __init__(
+        self, folders: Sequence[Path], start: float, cut: Cut | None = None, number: int = 0
+    ) -> None:
         super().__init__(folders, start)
-        self._cut = cut
+        self._cut, self._number = cut, number
 
     def spawn(self) -> Any:
-        """Have Ray start an actor, on whichever machine has room."""
+        """Have Ray start an actor, on a machine that is there."""
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        # Placed where a CPU is and holding none: what is left of a cluster takes all actors.
-        actor = ray.remote(Served).options(scheduling_strategy="SPREAD", max_restarts=0)
+        places = _places()
+        if not places:
+            logger.warning("no machine of the Ray cluster has a CPU")
+            return None
+        here = NodeAffinitySchedulingStrategy(places[self._number % len(places)], soft=True)
+        # It holds no CPU while it runs, so that what is left of a cluster takes all actors.
+        actor = ray.remote(Served).options(scheduling_strategy=here, max_restarts=0)
         return actor.remote(self.folders, self._cut)
 
     def comes_up(self, handle: Any) -> bool:
@@ -270,7 +282,15 @@ def _check_reached(address: str) -> None:
 
 
 def cores() -> int:
-    """How many CPUs the cluster has that this process is connected to."""
+    """How many CPUs the cluster has that this process is connected to; at least 1."""
+    return max(len(_places()), 1)
+
+
+def _places() -> list[str]:
+    """A node for each CPU of the cluster, in turn: first one of each node, then the second ones."""
     import ray
 
-    return max(int(ray.cluster_resources().get("CPU", 1)), 1)
+    cpus = {
+        one["NodeID"]: int(one["Resources"].get("CPU", 0)) for one in ray.nodes() if one["Alive"]
+    }
+    return [node for _, node in sorted((n, node) for node in cpus for n in range(cpus[node]))]
