@@ -41,6 +41,7 @@ from coterie.core.protocol.client import Client
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ordering import among
 from coterie.core.tensors.saved import FOLDER, clear, refer, resolve
 from coterie.core.wire.codec import Header, ProtocolError, decode, encode
 
@@ -125,11 +126,9 @@ class ClientFolder:
 
     def _places(self, ids: Tensor) -> Tensor:
         """Where clients are among those of this folder; asked of every chunk, so not in O(C)."""
-        places = torch.searchsorted(self.ids, ids)
-        found = self.ids[places.clamp(max=max(self.ids.numel() - 1, 0))] if self.ids.numel() else -1
-        if (strange := ids[ids != found]).numel():
+        if (strange := ids[~among(ids, self.ids)]).numel():
             raise ProtocolError(f"client {int(strange[0])} is not of this folder")
-        return places
+        return torch.searchsorted(self.ids, ids)
 
     def client(self) -> Client[Any, Any]:
         """Make the client half from the card.

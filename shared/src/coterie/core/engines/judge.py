@@ -16,6 +16,7 @@ from coterie.core.protocol.messages import Aligned, declared
 from coterie.core.protocol.uploads import Bounds, Like, Number
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
+from coterie.core.tensors.ordering import among
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, decode, peek
 
 _BESIDE = 1 << 16  # bytes of a reply beside its tensors, and as much again for each client
@@ -125,7 +126,7 @@ class Judge:
     def _who(self, header: ReplyHeader) -> tuple[Tensor, dict[int, str]]:
         """Whose answers are in the reply, and why those of others are not."""
         claimed = header.clients
-        counts = torch.isin(self.ids, claimed)
+        counts = among(self.ids, claimed)
         if int(counts.sum()) != claimed.numel():
             raise ProtocolError("the reply is in the name of clients who were not asked")
         left = self.ids[~counts].tolist()

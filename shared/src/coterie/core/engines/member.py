@@ -14,6 +14,7 @@ from coterie.core.engines.envelope import NOBODY, Parcel, ParcelHeader, RequestH
 from coterie.core.engines.masks import Roster
 from coterie.core.federation.exchange import Request
 from coterie.core.protocol.messages import Aligned, PerClient
+from coterie.core.tensors.ordering import among
 from coterie.core.wire.codec import encode
 
 Try = tuple[int, int]
@@ -130,7 +131,7 @@ class Member:
     def those_of(self, ids: Tensor, block: int) -> Tensor:
         """Which of ``ids`` are its clients that take part in a block, ascending."""
         own = self.ids.get(block)
-        return ids[:0] if own is None else own[torch.isin(own, ids)]
+        return ids[:0] if own is None else own[among(own, ids)]
 
     def meant(self, request: Request) -> Tensor:
         """Its clients that a request to everybody is for, though they were not there to be asked.
@@ -139,7 +140,7 @@ class Member:
         """
         own = self._known()
         if isinstance(request.down, Aligned):
-            return own[torch.isin(own, request.down.ids)]
+            return own[among(own, request.down.ids)]
         if isinstance(request.down, PerClient):
             return own[torch.isin(own, torch.tensor(list(request.down.messages)))]
         return NOBODY

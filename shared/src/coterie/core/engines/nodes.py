@@ -47,6 +47,7 @@ from coterie.core.federation.exchange import Answers, Exchange, Heard, Request, 
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.messages import Aligned, PerClient
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
+from coterie.core.tensors.ordering import among
 from coterie.core.wire.codec import ProtocolError, encode, peek
 
 logger = logging.getLogger(__name__)
@@ -135,8 +136,7 @@ class Nodes(Exchange):
     def present(self, block: int) -> Tensor:
         """Who takes part in a block and is there, ``(R,)`` int64 ascending.
 
-        Who is away is asked beside the rounds, and is there again in the first one that begins
-        after the answer.
+        Who is away is asked beside the rounds, and joins the first that begins after its answer.
 
         Raises:
             TooFew: there are fewer than the run demands.
@@ -159,7 +159,7 @@ class Nodes(Exchange):
         sent: list[tuple[Member, Tensor, Parcel, Future[bytes | None]]] = []
         for member in self.members:
             own = member.those_of(ids, max(block, 0))
-            own = own[~torch.isin(own, member.enrolled)]
+            own = own[~among(own, member.enrolled)]
             if own.numel() and not member.away:
                 message = encode(None, RequestHeader(block, 0, 0, ENROL, own))
                 parcel = member.parcel(self._parcel_header(), message)
@@ -203,7 +203,7 @@ class Nodes(Exchange):
                 hidden.append(answers)
         if hidden:
             yield sum_of(request, hidden, self.bounds)
-        for one in request.ids[~torch.isin(request.ids, torch.cat(found))].tolist():
+        for one in request.ids[~among(request.ids, torch.cat(found))].tolist():
             why = "no node has said that it has this client"
             yield Answers(request.ids[:0], None, {one: why}, silent=True)
 
@@ -324,8 +324,8 @@ class Nodes(Exchange):
         check_about(about, self._header.run, self._card)
         ids = header.clients.unique()
         others = [one.ids.get(question.block) for one in self.members if one is not member]
-        strange = member.expected is not None and not torch.isin(ids, member.expected).all()
-        if strange or any(one is not None and torch.isin(ids, one).any() for one in others):
+        strange = member.expected is not None and not among(ids, member.expected).all()
+        if strange or any(one is not None and among(ids, one).any() for one in others):
             raise ProtocolError("it has clients that are another's")
         member.mask = about.get("mask", "")
         return ids
