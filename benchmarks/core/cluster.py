@@ -80,7 +80,7 @@ def _measured(users: int, count: int) -> dict[str, Any]:
         first = {f"clients-{number}": number * each for number in range(count)}
         server = root / "server"
         server.mkdir()
-        clients = {name: list(range(begin, begin + each)) for name, begin in first.items()}
+        clients = {name: {"first": begin, "count": each} for name, begin in first.items()}
         write_json(server / EXPECTED, {"clients": clients})
         folders, cut = [root / name for name in first], Cut(card.to_json(), first, each)
         began = time.monotonic()

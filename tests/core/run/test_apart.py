@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,9 @@ from tests.hosted import Here, Hosts, TakenApart, bits
 
 from coterie.core.engines.host import ClientHost
 from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.apart import EXPECTED, expected, write_server
 from coterie.core.run.certify import in_shards
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import build
@@ -140,3 +143,27 @@ def test_worker_processes_give_the_same_bits(name, tmp_path):
         for one in enrolled.split(1) if whole.client.form == "list" else [enrolled]:
             kept = ClientHost(folder).exchange.store.take(one)
             assert bits(kept) == bits(inside.store.take(one))
+
+
+def test_who_is_expected_is_named_one_by_one_or_as_a_range(tmp_path):
+    given = experiment("f3crec", tmp_path)
+    whole = given.federation()
+    shards = {"clients-0": torch.arange(2, 7), "clients-1": torch.tensor([1, 9, 12])}
+    write_server(given, whole, tmp_path / "server", shards)
+    path = tmp_path / "server" / EXPECTED
+    written = json.loads(path.read_text())
+    assert written["clients"] == {"clients-0": {"first": 2, "count": 5}, "clients-1": [1, 9, 12]}
+    found = expected(tmp_path / "server")
+    assert {name: ids.tolist() for name, ids in found.items()} == {
+        name: ids.tolist() for name, ids in shards.items()
+    }
+    for wrong, why in (
+        ({"clients-0": {"first": 1, "count": 5}}, "a client in two folders"),
+        ({"clients-0": {"first": 0}}, "must name clients' folders"),
+        ({"clients-0": {"first": 0.5, "count": 2}}, "must name clients' folders"),
+        ({"clients-0": {"first": 0, "count": -2}}, "must name clients' folders"),
+        ({"clients-0": ["one"]}, "must name clients' folders"),
+    ):
+        path.write_text(json.dumps(written | {"clients": written["clients"] | wrong}))
+        with pytest.raises(UserError, match=why):
+            expected(tmp_path / "server")

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.engines.envelope import NOBODY
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
@@ -32,6 +33,7 @@ from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import fixed
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.ordering import adjacent
 from coterie.core.tensors.saved import digest
 
 SECRET = "secret"
@@ -94,7 +96,7 @@ def write_server(
     folder.mkdir(parents=True, exist_ok=True)
     card = bound_card(experiment, federation)
     (folder / "card.json").write_text(card.to_json())
-    clients = {name: ids.tolist() for name, ids in shards.items()}
+    clients = {name: _named(ids) for name, ids in shards.items()}
     columns = list(experiment.client_columns())
     write_json(folder / EXPECTED, {"clients": clients, "columns": columns})
     _copy(experiment, folder)
@@ -129,15 +131,27 @@ def expected(folder: Path) -> dict[str, Tensor]:
     path = folder / EXPECTED
     try:
         plain = json.loads(path.read_text())["clients"]
-        found = {name: torch.tensor(ids, dtype=torch.int64) for name, ids in plain.items()}
+        found = {name: _ids(named) for name, named in plain.items()}
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
         raise UserError(f"{path} must name clients' folders with the ids in them") from error
-    everybody = torch.cat([torch.empty(0, dtype=torch.int64), *found.values()])
+    everybody = torch.cat([NOBODY, *found.values()])
     if everybody.unique().numel() < everybody.numel():
         raise UserError(f"{path} has a client in two folders: each client is in one")
     return found
+
+
+def _named(ids: Tensor) -> list[int] | dict[str, int]:
+    """Ids as JSON: one by one, or where they follow on one another the first and how many."""
+    return {"first": int(ids[0]), "count": ids.numel()} if adjacent(ids) else ids.tolist()
+
+
+def _ids(named: Any) -> Tensor:
+    if isinstance(named, dict):
+        ids = range(named["first"], named["first"] + named["count"])  # of whole numbers alone
+        return torch.arange(ids[0], ids.stop)
+    return torch.tensor(named, dtype=torch.int64)
 
 
 def federation_of(card: Card, folder: Path, exchange: Exchange) -> Federation:
