@@ -1,6 +1,6 @@
 """Generated users of F³CRec on a Ray cluster of this machine, and what ten machines would take.
 
-    python -m benchmarks.core.cluster [USERS ...]
+    python -m benchmarks.continual.cluster [USERS ...]
 
 100,000, 300,000 and 1,000,000 users unless said otherwise, 60 of 2,000 items each on average; an
 actor a core, and once more of them. Every actor draws its own users, so that nobody has all; the
