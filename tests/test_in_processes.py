@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -224,3 +225,22 @@ def test_work_is_dealt_evenly():
     assert max(loads) < 1.02 * min(loads)
     assert count(EngineSettings(name="processes", processes=5), 3) == 3
     assert count(EngineSettings(), 64) == len(os.sched_getaffinity(0))
+
+
+def test_folders_that_an_aborted_run_has_not_written_are_written(tmp_path, capsys):
+    """Nobody is left out in silence, whichever engine had begun the run."""
+    again = words("page", tmp_path, *PROCESSES, "2")
+    assert main([*again, "--trainer.max_epochs", "1"]) == 0
+    clients = run_of(tmp_path) / "clients"
+    for number in (0, 1):  # as if no round had been
+        (clients / f"clients-{number}" / "position.json").unlink()
+    (run_of(tmp_path) / "checkpoints" / "last.ckpt").unlink()
+    shutil.rmtree(clients / "clients-1")
+    assert main([*again, "--resume"]) == 0
+    assert len(ClientFolder(clients / "clients-1").ids) == 50
+    first = measured(run_of(tmp_path))[0]
+    assert first["fed/clients"] == "100"
+    (clients / "dealt.json").write_text("two")
+    capsys.readouterr()
+    assert main([*again, "--rounds", "9", "--resume"]) == 2
+    assert "dealt.json is damaged" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.engines.envelope import read_frame, write_frame
-from coterie.core.engines.folder import check_one_federation, keep_best
+from coterie.core.engines.folder import check_one_federation
 from coterie.core.engines.nodes import START
 from coterie.core.engines.workers import Worker, Workers
 from coterie.core.wire.codec import ProtocolError
@@ -124,7 +124,3 @@ class WorkerProcess(Worker["subprocess.Popen[bytes]"]):
             with suppress(OSError):
                 assert stream is not None
                 stream.close()
-
-    def keep_best(self, folder: Path, heard: str) -> None:
-        """Keep private state; the folder is of this machine."""
-        keep_best(folder, heard)

@@ -1,9 +1,8 @@
 """Workers that are actors on the machines of a Ray cluster, which one owner trusts.
 
-Ray knows no parties and asks nobody for a password: a cluster is for a simulation, or for clients
-whose owner is one. An actor has the folders of some clients on its machine. One that is lost is
-started again, elsewhere if need be, and goes on from its folders if these are there: they must be
-on a file system that the machines share, or their clients are away until their machine is back.
+Ray knows no parties: a cluster is for a simulation, or for clients who have one owner. The clients'
+folders are on a file system that all machines share, with locks. So an actor that is lost is
+started again, elsewhere if need be, and goes on from its folders.
 """
 
 from __future__ import annotations
@@ -11,22 +10,23 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from coterie.core.engines.folder import keep_best
+from coterie.core.engines.cut import Cut, cut_those_missing
 from coterie.core.engines.nodes import START
 from coterie.core.engines.worker import Service, ready
 from coterie.core.engines.workers import Worker, Workers
 from coterie.core.errors import UserError
-from coterie.core.files import writing
+from coterie.core.federation.exchange import TooFew
 
 logger = logging.getLogger(__name__)
 LOCAL = "local"
@@ -35,20 +35,18 @@ _REACH, _ANSWER = 10.0, 60.0  # seconds for a cluster's head to be reached, and 
 _PROBE = (
     "import ray, sys; ray.init(address=sys.argv[1], logging_level='ERROR', log_to_driver=False)"
 )
-Cut = Callable[[str, Path], None]
-"""Writes the clients' folder of a name into a path, on the machine where it will be."""
 
 
 class RayActors(Workers):
     """Actors on a Ray cluster.
 
     Args:
-        folders: of clients, each in one, by their paths on the actors' machines.
+        folders: of clients, each in one, where all machines see them.
         run: names the run; private state is of one run.
         address: of the cluster, HOST:PORT; None for that which RAY_ADDRESS names, or else for this
             machine alone.
         actors: how many there are, by default one for each folder.
-        cut: writes a folder that is not there when its actor is first started.
+        cut: writes a folder that is not there when its actor first comes up.
         start: seconds that an actor has to come up, with what ``cut`` takes.
         options: of `coterie.core.engines.nodes.Nodes`.
 
@@ -60,7 +58,7 @@ class RayActors(Workers):
             rows = read_part(name)
             ClientFolder.create(folder, card, rows.ids, None, {0: rows})
 
-        folders = [Path("/data/clients-0"), Path("/data/clients-1")]
+        folders = [Path("/shared/clients-0"), Path("/shared/clients-1")]
         with RayActors(folders, "trial", cut=cut) as actors:
             run = FederatedRun(federation_of(card, Path("server"), actors))
             run.advance()
@@ -77,20 +75,33 @@ class RayActors(Workers):
         start: float = START,
         **options: Any,
     ) -> None:
-        self._connection = ExitStack()
-        self._connection.enter_context(connected(address))
 
         numbers = itertools.count()
 
         def make(own: Sequence[Path]) -> RayActor:
             return RayActor(own, start, cut, next(numbers))
 
-        super().__init__(folders, run, make, workers=actors, start=start, **options)
+        with ExitStack() as held:
+            held.enter_context(connected(address))
+            super().__init__(folders, run, make, workers=actors, start=start, **options)
+            self._connection = held.pop_all()
 
     def close(self) -> None:
         """End the actors, and the connection if it was made here."""
-        super().close()
-        self._connection.close()
+        with self._connection:
+            super().close()
+
+    def come_up(self) -> None:
+        """Have all actors come up.
+
+        Raises:
+            UserError: why one has not got its clients.
+        """
+        with suppress(TooFew):  # who says nothing may come yet
+            self.present(0)
+        troubles = [one.trouble for one in self.workers if isinstance(one, RayActor)]
+        if trouble := next(filter(None, troubles), None):
+            raise UserError(trouble)
 
 
 class RayActor(Worker[Any]):
@@ -99,8 +110,11 @@ class RayActor(Worker[Any]):
     Args:
         folders: of its clients.
         start: seconds that it has to come up.
-        cut: writes a folder that is not there when the actor is first started.
+        cut: writes a folder that is not there when the actor first comes up.
         number: of the actor; machines are taken in turn.
+
+    Attributes:
+        trouble: why it has not got its clients; empty if nothing is known to be in the way.
     """
 
     tries = 3  # a machine that is lost is known to be so after some seconds
@@ -109,28 +123,34 @@ class RayActor(Worker[Any]):
         self, folders: Sequence[Path], start: float, cut: Cut | None = None, number: int = 0
     ) -> None:
         super().__init__(folders, start)
-        self._cut, self._number = cut, number
+        self._cut, self._number, self.trouble = cut, number, ""
 
     def spawn(self) -> Any:
         """Have Ray start an actor, on a machine that is there."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        places = _places()
-        if not places:
+        try:
+            places = _places()
+            here = NodeAffinitySchedulingStrategy(places[self._number % len(places)], soft=True)
+            # It holds no CPU while it runs, so that what is left of a cluster takes all actors.
+            actor = ray.remote(Served).options(scheduling_strategy=here, max_restarts=0)
+            return actor.remote(self.folders, self._cut)
+        except ZeroDivisionError:
             logger.warning("no machine of the Ray cluster has a CPU")
-            return None
-        here = NodeAffinitySchedulingStrategy(places[self._number % len(places)], soft=True)
-        # It holds no CPU while it runs, so that what is left of a cluster takes all actors.
-        actor = ray.remote(Served).options(scheduling_strategy=here, max_restarts=0)
-        return actor.remote(self.folders, self._cut)
+        except Exception as error:  # no connection any more, or a cut that cannot be sent
+            logger.warning("cannot start an actor: %s", _line(error))
+        return None
 
     def comes_up(self, handle: Any) -> bool:
         """Wait until it has its clients."""
-        told = self._told(handle.trouble.remote(), self.start)
-        if told:
-            logger.warning("%s", told)
-        return told == ""
+        told = self._told(handle, lambda: handle.trouble.remote(), self.start)
+        self.trouble = told or ""
+        if told == "":
+            self._cut = None  # what is not there any more was lost, and is not made anew
+            return True
+        self._number += 1  # the next machine may be better
+        return False
 
     def ended(self, handle: Any) -> bool:
         """Not known without a wait: what it does not answer is asked of another."""
@@ -138,7 +158,8 @@ class RayActor(Worker[Any]):
 
     def talk(self, handle: Any, name: str, parcel: bytes) -> bytes | None:
         """Call it and wait."""
-        return self._told(handle.answer.remote(name, parcel))
+        found: bytes | None = self._told(handle, lambda: handle.answer.remote(name, parcel))
+        return found
 
     def end(self, handle: Any) -> None:
         """Kill it."""
@@ -147,19 +168,17 @@ class RayActor(Worker[Any]):
         with suppress(Exception):  # it is gone, or Ray is
             ray.kill(handle)
 
-    def keep_best(self, folder: Path, heard: str) -> None:
-        """Have it keep private state, where the folder is."""
-        if self._handle is not None:
-            self._told(self._handle.keep_best.remote(folder.name, heard))
-
-    def _told(self, what: Any, seconds: float | None = None) -> Any:
+    def _told(self, handle: Any, ask: Callable[[], Any], seconds: float | None = None) -> Any:
         """What an actor answers; None if it ends, or time does."""
         import ray
 
         try:
-            return ray.get(what, timeout=seconds)
-        except ray.exceptions.RayError as error:
-            logger.debug("an actor is gone: %s", error)
+            return ray.get(ask(), timeout=seconds)
+        except Exception as error:  # of many kinds: it died, it failed, there is no memory
+            if self._handle is handle:  # nobody here has ended it
+                late = isinstance(error, ray.exceptions.GetTimeoutError)
+                why = f"no word in {seconds:g} s, see engine.start" if late else _line(error)
+                logger.warning("an actor with %s is lost: %s", self.folders[0].name, why)
             return None
 
 
@@ -191,31 +210,6 @@ class Served:
         """Answer a parcel for a folder."""
         return self._services[name].answer(parcel)
 
-    def keep_best(self, name: str, heard: str) -> None:
-        """Keep private state of a folder as `coterie.core.engines.folder.keep_best`."""
-        keep_best(self._services[name].folder, heard)
-
-
-def cut_those_missing(folders: Sequence[Path], cut: Cut) -> None:
-    """Write the folders that are not there, each whole or not at all.
-
-    Raises:
-        UserError: as ``cut``, or one cannot be written.
-    """
-    for folder in folders:
-        if folder.exists():
-            continue
-        if not folder.parent.is_dir():
-            raise UserError(f"{socket.gethostname()} has no {folder.parent}: make it there")
-        partial = folder.with_name(f".{folder.name}-partial")
-        with writing(folder.parent):
-            shutil.rmtree(partial, ignore_errors=True)
-            try:
-                cut(folder.name, partial)
-                partial.rename(folder)
-            finally:
-                shutil.rmtree(partial, ignore_errors=True)
-
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
@@ -239,10 +233,10 @@ def connected(address: str | None) -> Iterator[None]:
     if where != LOCAL:
         _check_reached(where)
     try:
-        ray.init(address=where, logging_level=logging.ERROR)
+        with _own_handlers():
+            ray.init(address=where, logging_level=logging.ERROR)
     except Exception as error:  # of many kinds, with pages of advice
-        said = f"{error}".strip().partition("\n")[0][:200] or type(error).__name__
-        raise UserError(f"Ray does not start at '{where}': {said}") from error
+        raise UserError(f"Ray does not start at '{where}': {_line(error)}") from error
     try:
         yield
     finally:
@@ -279,6 +273,25 @@ def _check_reached(address: str) -> None:
         f"no Ray cluster is reached at '{address}' ({why}): start one by ray start --head, and "
         "name its HOST:PORT by engine.address or RAY_ADDRESS"
     )
+
+
+@contextmanager
+def _own_handlers() -> Iterator[None]:
+    """Put back what is done at SIGTERM, which Ray replaces by an end at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _line(error: Exception) -> str:
+    """What an error says, in a line, or what caused it."""
+    cause = getattr(error, "cause", None) or error
+    return f"{cause}".strip().partition("\n")[0][:200] or type(cause).__name__
 
 
 def cores() -> int:

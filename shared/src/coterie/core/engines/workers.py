@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from coterie.core.engines.folder import keep_best
 from coterie.core.engines.nodes import START, Nodes
 
 H = TypeVar("H")
@@ -19,8 +20,11 @@ class Workers(Nodes):
     A worker that dies, answers too late or nonsense has its clients left out of the ask; it is
     started again and goes on from the state that it has kept.
 
+    Attributes:
+        workers: each with some of the folders.
+
     Args:
-        folders: of clients; each client in one.
+        folders: of clients, on a file system that this process shares with the workers.
         run: names the run; private state is of one run.
         make: gives the worker for some of the folders.
         workers: how many there are, by default one for each folder; each serves its folders one
@@ -40,14 +44,16 @@ class Workers(Nodes):
         **options: Any,
     ) -> None:
         count = max(min(workers or len(folders), len(folders)), 1)
-        each = [make(folders[number::count]) for number in range(count)]
-        self._nodes = [FolderNode(path, each[place % count]) for place, path in enumerate(folders)]
+        self.workers = [make(folders[number::count]) for number in range(count)]
+        self._nodes = [
+            FolderNode(path, self.workers[place % count]) for place, path in enumerate(folders)
+        ]
         super().__init__(self._nodes, run, start=start, **options)
 
     def keep_best(self) -> None:
         """Keep the private state that the server has heard of, beside the newest."""
         for member, node in zip(self.members, self._nodes, strict=True):
-            node.worker.keep_best(node.folder, member.heard)
+            keep_best(node.folder, member.heard)
 
 
 class FolderNode:
@@ -122,10 +128,6 @@ class Worker(ABC, Generic[H]):
     def end(self, handle: H) -> None:
         """End it, whatever it does."""
 
-    @abstractmethod
-    def keep_best(self, folder: Path, heard: str) -> None:
-        """Keep private state as `coterie.core.engines.folder.keep_best`."""
-
     def ask(self, node: FolderNode, parcel: bytes) -> bytes | None:
         """Send a parcel for one of its folders and wait for its reply; None where there is none."""
         with self._change:
@@ -135,12 +137,15 @@ class Worker(ABC, Generic[H]):
             handle = self._taken(node, number)
             if handle is None:
                 return None
-            reply = self.talk(handle, node.name, parcel)
-            with self._change:
-                self._busy = None
-                if reply is None:
-                    self._end(handle)
-                self._change.notify_all()
+            reply = None
+            try:
+                reply = self.talk(handle, node.name, parcel)
+            finally:
+                with self._change:
+                    self._busy = None
+                    if reply is None:
+                        self._end(handle)
+                    self._change.notify_all()
             if reply is not None:
                 return reply
         return None
@@ -189,13 +194,16 @@ class Worker(ABC, Generic[H]):
             threading.Thread(target=self._come_up, args=(self._handle,), daemon=True).start()
 
     def _come_up(self, handle: H) -> None:
-        is_up = self.comes_up(handle)
-        with self._change:
-            if self._handle is handle:
-                self._is_up = is_up
-                if not is_up:
-                    self._end(handle)
-            self._change.notify_all()
+        is_up = False
+        try:
+            is_up = self.comes_up(handle)
+        finally:
+            with self._change:
+                if self._handle is handle:
+                    self._is_up = is_up
+                    if not is_up:
+                        self._end(handle)
+                self._change.notify_all()
 
     def _end(self, handle: H | None) -> None:
         if handle is None or handle is not self._handle:

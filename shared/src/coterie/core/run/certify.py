@@ -137,7 +137,9 @@ def actors(count: int, address: str) -> Callable[[Apart], Nodes]:
     """So many actors on the Ray cluster at an address."""
 
     def made(apart: Apart) -> Nodes:
-        return RayActors(apart.clients, RUN, address=address, actors=count, **apart.known)
+        return RayActors(
+            apart.clients, RUN, address=address, actors=count, min_clients=1.0, **apart.known
+        )
 
     return made
 

@@ -6,7 +6,6 @@ is that of processes on one machine, and so is what is kept.
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +20,6 @@ from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.ray_actors import RayActors, connected, cores
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.files import write_json
 from coterie.core.protocol.card import Card
 from coterie.core.registry.data_sets import data_root
 from coterie.core.registry.papers import find_paper, load
@@ -30,18 +28,15 @@ from coterie.core.run.experiment import Experiment
 from coterie.core.run.runfolder import located
 from coterie.core.run.simulated import (
     CLIENTS,
-    begin,
     check_cards,
     clients_of,
     count,
+    dealt,
     folders_of,
     options,
     run_of,
-    shards_of,
 )
 from coterie.core.settings.sections import EngineSettings
-
-_DEALT = "dealt.json"  # to how many folders the clients were dealt
 
 
 @contextmanager
@@ -67,12 +62,8 @@ def on_ray(
         )
     root, card = folder.absolute() / CLIENTS, bound_card(experiment, federation)
     with connected(engine.address):
-        if run_of(root) is None:
-            begin(root)
-            write_json(root / _DEALT, count(engine, clients_of(federation), cores()))
-        shards = shards_of(federation, _dealt(root))
+        ids = dealt(federation, root, count(engine, clients_of(federation), cores()))
         check_cards(map(ClientFolder, folders_of(root)), card)
-        ids = {f"clients-{number}": shard for number, shard in enumerate(shards)}
         told = options(engine, root, ids)
         actors = RayActors(
             [root / name for name in ids],
@@ -82,6 +73,7 @@ def on_ray(
             **told,
         )
         with actors:
+            actors.come_up()
             yield replace(federation, exchange=actors)
 
 
@@ -114,19 +106,20 @@ class Cut:
                 f"{socket.gethostname()} does not see the run's folder: set run.out to one that "
                 "all machines of the cluster share"
             )
-        card, (experiment, federation) = Card.from_json(self.card), self._made
+        experiment, federation, card = self._made
+        write_folder(experiment, federation, card, folder, self.ids[name])
+
+    @cached_property
+    def _made(self) -> tuple[Experiment[Any], Federation, Card]:
+        card = Card.from_json(self.card)
+        experiment = load(find_paper(card.paper).experiment)(self.settings)
+        federation = experiment.federation()
         if bound_card(experiment, federation).data != card.data:
             raise UserError(
                 f"{socket.gethostname()} has other data than the machine of the run's server: put "
                 "the same files there"
             )
-        write_folder(experiment, federation, card, folder, self.ids[name])
-
-    @cached_property
-    def _made(self) -> tuple[Experiment[Any], Federation]:
-        paper = find_paper(Card.from_json(self.card).paper)
-        experiment = load(paper.experiment)(self.settings)
-        return experiment, experiment.federation()
+        return experiment, federation, card
 
 
 def _readable(settings: Any) -> Any:
@@ -135,11 +128,3 @@ def _readable(settings: Any) -> Any:
     if getattr(data, "root", "") is None:
         settings = replace(settings, data=replace(data, root=str(data_root(None))))
     return located(settings)
-
-
-def _dealt(root: Path) -> int:
-    path = root / _DEALT
-    try:
-        return int(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged: put back a copy of it") from error

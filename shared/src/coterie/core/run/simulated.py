@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.engines.cut import cut_those_missing
 from coterie.core.engines.folder import ClientFolder, kept_state
 from coterie.core.engines.processes import WorkerProcesses
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.files import write_json, writing
 from coterie.core.protocol.card import Card
-from coterie.core.run.apart import bound_card, write_folders
+from coterie.core.run.apart import bound_card, write_folder
 from coterie.core.run.checkpoint import read_checkpoint
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment
@@ -33,7 +34,8 @@ from coterie.core.settings.sections import EngineSettings
 
 CLIENTS = "clients"
 """Folder of the clients' folders, in that of the run."""
-_SERVER = "server.json"  # which run it is, and how often its server was started; written last
+_SERVER = "server.json"  # which run it is, and how often its server was started
+_DEALT = "dealt.json"  # among how many processes the clients were dealt
 
 
 @contextmanager
@@ -52,18 +54,18 @@ def in_processes(
     """
     engine: EngineSettings = experiment.settings.engine
     root = folder / CLIENTS
-    if run_of(root) is None:
-        shards = shards_of(federation, count(engine, clients_of(federation)))
-        begin(root)
-        with writing(root):
-            write_folders(experiment, federation, root, shards)
-    known = {path.name: ClientFolder(path) for path in folders_of(root)}
-    check_cards(known.values(), bound_card(experiment, federation))
-    expected = {name: one.ids for name, one in known.items()}
+    ids = dealt(federation, root, count(engine, clients_of(federation)))
+    card = bound_card(experiment, federation)
+
+    def cut(name: str, folder: Path) -> None:
+        write_folder(experiment, federation, card, folder, ids[name])
+
+    folders = [root / name for name in ids]
+    with writing(root):
+        cut_those_missing(folders, cut)
+    check_cards(map(ClientFolder, folders), card)
     exchange = WorkerProcesses(
-        [one.path for one in known.values()],
-        processes=count(engine, len(known)),
-        **options(engine, root, expected),
+        folders, processes=count(engine, len(ids)), **options(engine, root, ids)
     )
     with exchange:
         yield replace(federation, exchange=exchange)
@@ -174,7 +176,29 @@ def run_of(root: Path) -> str | None:
     return None if server is None else server["run"]
 
 
-def begin(root: Path) -> None:
+def dealt(federation: Federation, root: Path, most: int) -> dict[str, Tensor]:
+    """To which folders below ``root`` the clients are dealt: name -> ids.
+
+    Args:
+        federation: of the clients.
+        root: folder of the clients' folders, which is made for a run that has not begun.
+        most: processes among which they are dealt then.
+
+    Raises:
+        UserError: clients have private state of another run, a file is damaged, or it cannot be
+            written.
+    """
+    if run_of(root) is None:
+        _begin(root)
+        write_json(root / _DEALT, most)
+    try:
+        shards = shards_of(federation, int(json.loads((root / _DEALT).read_text())))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{root / _DEALT} is damaged: put back a copy of it") from error
+    return {f"clients-{number}": shard for number, shard in enumerate(shards)}
+
+
+def _begin(root: Path) -> None:
     """Make room for the clients' folders; what was left of an earlier attempt goes.
 
     Raises:

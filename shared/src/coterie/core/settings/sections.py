@@ -122,7 +122,7 @@ class EngineSettings:
     """Seconds that processes or nodes have for the answers to an ask, all together; default is any
     time, and 600 on other machines. Who is late is left out of the rest of the round."""
     start: float = 60.0
-    """Seconds that a process or an actor has to come up."""
+    """Seconds that a process or an actor has to come up; an actor reads its data meanwhile."""
     min_clients: float | None = None
     """How many clients must be there and answer, in their proportion of every ask; up to 1 it is a
     part of all. With fewer the round is tried again, from where it began. Default is one client."""
