@@ -246,7 +246,7 @@ MAY_DIFFER = {"rounds", "data.root"} | {
     f"engine.{name}"
     for name in (
         *("device", "chunk", "threads", "kernels", "workers", "name", "processes"),
-        *("deadline", "start", "min_clients", "patience"),
+        *("address", "deadline", "start", "min_clients", "patience"),
     )
 }
 """Beside where a run is kept and what is told of it: nothing that its numbers depend on."""

@@ -161,7 +161,7 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
         for number in (1, 2):
             asked = cohort(workers, number)
             if number == 2:
-                victim = workers.members[0].node.process._process
+                victim = workers.workers[0]._handle
                 victim.send_signal(signal.SIGKILL)
                 victim.wait()
             found = asked.ask(STEPS["update"], slope())

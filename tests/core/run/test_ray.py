@@ -216,6 +216,37 @@ def test_a_run_with_more_than_settings_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_actor_cuts_once_and_tries_the_next_machine(monkeypatch, caplog):
+    """A folder that is lost after the start is not made anew, without its private state."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    sent, told = [], ["no disk here", "", "cannot read clients-0"]
+
+    class Remote:
+        def options(self, scheduling_strategy: Any, **_: Any) -> Any:
+            sent.append(scheduling_strategy.node_id)
+            return self
+
+        def remote(self, folders: Any, cut: Any) -> str:
+            sent.append(cut)
+            return "an actor"
+
+    import ray
+
+    monkeypatch.setattr(ray, "remote", lambda kind: Remote())
+    monkeypatch.setattr(ray_actors, "_places", lambda: ["a" * 56, "b" * 56])
+    cut = lambda name, folder: None  # noqa: E731
+    actor = RayActor([Path("clients-0")], 1.0, cut)
+    monkeypatch.setattr(actor, "_told", lambda *_: told.pop(0))
+    came, troubles = [], []
+    for _ in range(3):
+        came.append(actor.comes_up(actor.spawn()))
+        troubles.append(actor.trouble)
+    assert came == [False, True, False]
+    assert troubles == ["no disk here", "", "cannot read clients-0"]
+    assert sent == ["a" * 56, cut, "b" * 56, cut, "b" * 56, None]
+    assert caplog.messages == ["cannot read clients-0"]
+
+
 class Mortal(Worker[int]):
     """Ends so many times before it answers."""
 

@@ -75,7 +75,6 @@ class RayActors(Workers):
         start: float = START,
         **options: Any,
     ) -> None:
-
         numbers = itertools.count()
 
         def make(own: Sequence[Path]) -> RayActor:
@@ -149,6 +148,8 @@ class RayActor(Worker[Any]):
         if told == "":
             self._cut = None  # what is not there any more was lost, and is not made anew
             return True
+        if self.trouble and self._cut is None:  # else whoever starts the run is told
+            logger.warning("%s", self.trouble)
         self._number += 1  # the next machine may be better
         return False
 
