@@ -178,7 +178,7 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
 
 def _dies_while_it_answers(workers):
     asked = cohort(workers, 3)
-    process = workers.members[1].node.process._process
+    process = workers.workers[1]._handle
     process.send_signal(signal.SIGSTOP)  # so that it is asked, and dies before it answers
     threading.Timer(1.0, process.kill).start()
     replies = asked.ask(STEPS["update"], slope())
@@ -190,7 +190,7 @@ def _dies_while_it_answers(workers):
 
 def _answers_too_late(workers):
     asked = cohort(workers, 5)
-    os.kill(workers.members[1].node.process._process.pid, signal.SIGSTOP)
+    os.kill(workers.workers[1]._handle.pid, signal.SIGSTOP)
     workers.deadline, start = 1.0, time.monotonic()
     replies = asked.ask(STEPS["update"], slope())
     assert time.monotonic() - start < 20
