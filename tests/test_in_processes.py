@@ -240,7 +240,12 @@ def test_folders_that_an_aborted_run_has_not_written_are_written(tmp_path, capsy
     assert len(ClientFolder(clients / "clients-1").ids) == 50
     first = measured(run_of(tmp_path))[0]
     assert first["fed/clients"] == "100"
-    (clients / "dealt.json").write_text("two")
+    (clients / "clients-1").rename(clients.parent / "lost")
     capsys.readouterr()
+    (run_of(tmp_path) / "summary.json").unlink(missing_ok=True)
+    assert main([*again, "--resume"]) == 2
+    assert "clients-1 is missing, and its clients had private state" in capsys.readouterr().err
+    (clients.parent / "lost").rename(clients / "clients-1")
+    (clients / "dealt.json").write_text("two")
     assert main([*again, "--rounds", "9", "--resume"]) == 2
     assert "dealt.json is damaged" in capsys.readouterr().err

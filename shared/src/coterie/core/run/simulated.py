@@ -27,7 +27,7 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.files import write_json, writing
 from coterie.core.protocol.card import Card
 from coterie.core.run.apart import bound_card, write_folder
-from coterie.core.run.checkpoint import read_checkpoint
+from coterie.core.run.checkpoint import LAST, read_checkpoint
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment
 from coterie.core.settings.sections import EngineSettings
@@ -185,17 +185,25 @@ def dealt(federation: Federation, root: Path, most: int) -> dict[str, Tensor]:
         most: processes among which they are dealt then.
 
     Raises:
-        UserError: clients have private state of another run, a file is damaged, or it cannot be
-            written.
+        UserError: clients have private state of another run, a file is damaged or lost, or it
+            cannot be written.
     """
-    if run_of(root) is None:
+    begun = run_of(root) is not None
+    if not begun:
         _begin(root)
         write_json(root / _DEALT, most)
     try:
         shards = shards_of(federation, int(json.loads((root / _DEALT).read_text())))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(f"{root / _DEALT} is damaged: put back a copy of it") from error
-    return {f"clients-{number}": shard for number, shard in enumerate(shards)}
+    ids = {f"clients-{number}": shard for number, shard in enumerate(shards)}
+    lost = next((root / name for name in ids if not (root / name).is_dir()), None)
+    if begun and lost is not None and (root.parent / "checkpoints" / LAST).is_file():
+        raise UserError(
+            f"{lost} is missing, and its clients had private state: put back a copy of it, or "
+            "start a new run with another --run.name"
+        )
+    return ids
 
 
 def _begin(root: Path) -> None:
