@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.ray_clusters import cluster
+from tests.hosts import HERE, hosts
+from tests.ray_clusters import cluster, cluster_over
 from tests.test_in_processes import measured, run_of, words
 
 from coterie.core.cli.main import main
@@ -65,6 +66,27 @@ def test_two_nodes_give_the_bits_of_one_process(ray_cluster, capsys):
     said = capsys.readouterr().out
     assert "one process beside 2 Ray actors and processes" in said
     assert "the same bits" in said
+
+
+@pytest.mark.slow
+def test_two_hosts_give_the_bits_of_one_process(tmp_path, capsys):
+    """Each with a network of its own, which the machine of the server reaches by its address."""
+    pytest.importorskip("ray", reason="Ray is not installed")
+    small = ["--rounds", "2", "--data.fractions", "[0.8]", "--compare", "false"]
+    command = ["certify-engines", "f3crec", "--preset", "smoke", *small, "--processes", "2"]
+    with hosts(2) as there, cluster_over(there, tmp_path) as address:
+        assert main([*command, "--ray", address]) == 0
+        found = addresses(address)
+    assert "the same bits" in capsys.readouterr().out
+    assert set(found) == {HERE, *(host.address for host in there)}
+
+
+def addresses(head: str) -> list[str]:
+    """Of the nodes of a cluster."""
+    import ray
+
+    with connected(head):
+        return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
 
 
 def test_a_node_is_killed_and_its_clients_go_on_elsewhere(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from coterie.core.errors import UserError
@@ -17,12 +19,13 @@ DAYS = 30
 """That the certificates of a trial are good for."""
 
 
-def write_authority(folder: Path, days: float = DAYS) -> None:
+def write_authority(folder: Path, days: float = DAYS, names: Sequence[str] = ()) -> None:
     """Write ``ca.crt`` and, signed by it, ``server.pem`` with ``server.key`` for this machine.
 
     Args:
         folder: where they are written.
         days: after which the server's certificate has expired; below 0 it has.
+        names: of hosts, or their addresses, under which the server is known beside this machine's.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
@@ -54,7 +57,13 @@ def write_authority(folder: Path, days: float = DAYS) -> None:
         .add_extension(usage, critical=True)
         .sign(authority, hashes.SHA256())
     )
-    here = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+
+    def known_as(name: str) -> x509.GeneralName:
+        with suppress(ValueError):
+            return x509.IPAddress(ipaddress.ip_address(name))
+        return x509.DNSName(name)
+
+    here = [known_as(name) for name in ("localhost", "127.0.0.1", *names)]
     leaf = (
         begun("localhost", "coterie trial", server)
         .add_extension(x509.BasicConstraints(False, None), critical=True)
