@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,29 +21,37 @@ pytestmark = [
 ]
 WORDS = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
 WORDS += ["--data.fractions", "[0.8]"]
-FULL = 20.0  # seconds, in which a round could have been done
+LATE = 100.0  # seconds within which something must have been written
 SIZE = 200 << 20
 
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
     """Put a folder on a small disk of its own."""
-    aside = folder.with_name(f"{folder.name}-before")
-    folder.rename(aside)
-    folder.mkdir(mode=0o700)
+    with tempfile.TemporaryDirectory() as name:
+        aside = Path(name) / "content"
+        shutil.move(folder, aside)
+        folder.mkdir(mode=0o700)
+        with mounted(folder):
+            shutil.copytree(aside, folder, dirs_exist_ok=True)
+            yield
+            shutil.rmtree(aside)
+            shutil.copytree(folder, aside)
+        folder.rmdir()
+        shutil.move(aside, folder)
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """Have an empty disk at a folder."""
     words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "none", str(folder)]
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
     try:
-        shutil.copytree(aside, folder, dirs_exist_ok=True)
         yield
     finally:
-        shutil.rmtree(aside)
-        shutil.copytree(folder, aside)
         subprocess.run(["umount", "-l", str(folder)], check=True)
-        folder.rmdir()
-        aside.rename(folder)
 
 
 @contextmanager
@@ -62,30 +71,52 @@ def full(folder: Path) -> Iterator[None]:
         filler.unlink()
 
 
-def fill(folder: Path, lifted: list[float]) -> None:
-    """Fill the disk of a folder, and make room again after a while."""
-
-    def hold() -> None:
-        with full(folder):
-            time.sleep(FULL)
-            lifted.append(time.time())
-
-    threading.Thread(target=hold).start()
-
-
-@pytest.mark.parametrize("step", ["update", "end_block"])
-@pytest.mark.parametrize("whose", ["trial/nodes/node-0", "server"])
-def test_a_full_disk_changes_nothing(whose: str, step: str, tmp_path: Path) -> None:
-    root, lifted = tmp_path / "d", list[float]()
+@pytest.mark.parametrize("step", ["@enrol", "evaluate"])
+def test_a_nodes_disk_that_is_full_for_a_while_changes_nothing(step: str, tmp_path: Path) -> None:
+    """Its clients end, as they can keep nothing, and are started again until there is room."""
+    root, ends = tmp_path / "d", list[int]()
     nodes = deployed(root, WORDS)
 
     def is_answered() -> bool:
-        return any(line.step == step and line.turn == 1 for line in requests(nodes[1:]))
+        return any(line.step == step and line.turn == 1 for line in requests(nodes[:1]))
 
-    with disk(root / whose):
-        with when(is_answered, lambda: fill(root / whose, lifted)) as done:
+    def hold() -> None:
+        with full(nodes[0]):
+            until = time.monotonic() + LATE
+            while not (ends and ends[-1] > 1) and time.monotonic() < until:
+                time.sleep(0.1)
+                said = (root / "trial" / "log" / f"{nodes[0].name}.log").read_text()
+                ends.append(said.count("clients ended, and is started again"))
+
+    with disk(nodes[0]):
+        with when(is_answered, hold) as done:
             state = ended(root, nodes)
         assert done
-        assert lifted
+        assert ends[-1] > 1
+        assert state["state"] == "finished", state
+        assert bits(root, state) == undisturbed(root)
+
+
+def test_a_servers_disk_that_is_full_ends_the_run_which_goes_on_to_the_same_bits(
+    tmp_path: Path,
+) -> None:
+    root, over = tmp_path / "d", threading.Event()
+    nodes = deployed(root, WORDS)
+
+    def is_answered() -> bool:
+        return any(line.step == "update" and line.turn == 1 for line in requests(nodes))
+
+    def hold() -> None:
+        with full(root / "server"):
+            over.wait(LATE)
+
+    with disk(root / "server"):
+        with when(is_answered, hold):
+            state = ended(root, nodes)
+            over.set()
+        assert state["state"] == "failed"
+        assert "no space left for" in state["error"]
+        assert "free some, then go on" in state["error"]
+        state = ended(root, nodes)
         assert state["state"] == "finished", state
         assert bits(root, state) == undisturbed(root)

@@ -12,7 +12,8 @@ from coterie.core.errors import UserError
 from coterie.core.run.lock import LOCK, held, holder
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from coterie.core.run.lock import held\n"
+    "import signal, sys, time; from pathlib import Path; from coterie.core.run.lock import held\n"
+    "signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"  # which nohup around the tests would ignore
     "with held(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
 )
 
