@@ -72,21 +72,24 @@ def test_two_nodes_give_the_bits_of_one_process(ray_cluster, capsys):
 def test_two_hosts_give_the_bits_of_one_process(tmp_path, capsys):
     """Each with a network of its own, which the machine of the server reaches by its address."""
     pytest.importorskip("ray", reason="Ray is not installed")
-    small = ["--rounds", "2", "--data.fractions", "[0.8]", "--compare", "false"]
+    small = ["--rounds", "2", "--data.fractions", "[0.8]"]
     command = ["certify-engines", "f3crec", "--preset", "smoke", *small, "--processes", "2"]
     with hosts(2) as there, cluster_over(there, tmp_path) as address:
+        all_have_joined(address, {HERE, *(host.address for host in there)})
         assert main([*command, "--ray", address]) == 0
-        found = addresses(address)
     assert "the same bits" in capsys.readouterr().out
-    assert set(found) == {HERE, *(host.address for host in there)}
 
 
-def addresses(head: str) -> list[str]:
-    """Of the nodes of a cluster."""
+def all_have_joined(head: str, wanted: set[str]) -> None:
+    """Wait until a cluster has nodes with these addresses."""
     import ray
 
+    until, found = time.monotonic() + LATE, set[str]()
     with connected(head):
-        return [node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]]
+        while found != wanted and time.monotonic() < until:
+            time.sleep(0.2)
+            found = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    assert found == wanted
 
 
 def test_a_node_is_killed_and_its_clients_go_on_elsewhere(
