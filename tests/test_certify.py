@@ -8,14 +8,17 @@ import pytest
 
 from coterie.core.cli.main import main
 from coterie.core.federation.in_process import InProcess
+from coterie.core.tables import jobs
 
 SMALL = ["page", "--rounds", "2", "--data.clients", "6"]
 
 
-def test_processes_are_certified(capsys):
+def test_processes_are_certified(capsys, monkeypatch):
+    monkeypatch.setattr(jobs, "_SILENCE", 0.0)
     assert main(["certify-engines", *SMALL, "--processes", "2"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert out.endswith("2 rounds, the same bits\n")
+    assert err == "Rounds: 1, block 0, round 1\nRounds: 2, block 0, round 2\n"
     assert main(["certify-engines", *SMALL, "--processes", "2", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["round"] for row in rows] == [1, 2]

@@ -62,7 +62,11 @@ def run_certify(argv: Sequence[str]) -> None:
             found = _digests(
                 load(paper.experiment)(settings), Path(folder), given.processes, given.ray
             )
-        rows = list(map(_row, found))
+        rows = []
+        with heavy("coterie.core.tables.jobs").Counting("Rounds", None, not given.json) as bar:
+            for row in map(_row, found):
+                rows.append(row)
+                bar.done(f"block {row['block']}, round {row['round']}")
     beside = {"SuperNodes and ": given.supernodes, "Ray actors and ": given.ray}
     others = "".join(name for name, there in beside.items() if there) + "processes"
     count = given.supernodes or given.processes

@@ -25,13 +25,13 @@ _SILENCE = 30.0  # least seconds between plain lines, so that a log file stays s
 
 
 class Counting:
-    """Show how much of some work, of ``total`` parts, is done.
+    """Show how much of some work is done.
 
     On a terminal that is a bar; elsewhere a line, after a part when the last is half a minute old.
 
     Args:
         title: of the work.
-        total: number of parts.
+        total: number of parts; None where nobody knows.
         shown: false shows nothing.
         clock: seconds.
 
@@ -44,7 +44,7 @@ class Counting:
     def __init__(
         self,
         title: str,
-        total: int,
+        total: int | None,
         shown: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -82,7 +82,8 @@ class Counting:
         now = self._clock()
         if self._lines and now - self._since >= _SILENCE:
             self._since = now
-            sys.stderr.write(f"{self._title}: {parts} of {self._total}{label}\n")
+            of_all = "" if self._total is None else f" of {self._total}"
+            sys.stderr.write(f"{self._title}: {parts}{of_all}{label}\n")
             sys.stderr.flush()
 
 
