@@ -34,6 +34,9 @@ PROGRAMS = {
 }
 NODES = 2
 SMALL = ["--preset", "smoke", "--logger.wandb", "off"]
+SHORT = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
+SHORT += ["--data.fractions", "[0.8]"]
+"""A run of two rounds, over the end of a block."""
 
 
 def deployed(root: Path, words: list[str]) -> list[Path]:

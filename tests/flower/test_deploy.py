@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from cryptography import x509
 
 from coterie.core.cli.main import main
 from coterie.core.engines.folder import ClientFolder
+from coterie.core.flower.certificates import write_authority
 from coterie.core.flower.programs import environment, program
 from coterie.core.protocol.card import Card
 from coterie.core.registry.papers import find_paper, load
@@ -86,6 +88,15 @@ def test_the_list_form_has_a_folder_a_client(tmp_path):
     folders = sorted((root / "clients").iterdir())
     assert len(folders) == 3
     assert all(ClientFolder(path).ids.numel() == 1 for path in folders)
+
+
+def test_a_certificate_is_for_this_machine_and_for_what_is_named(tmp_path):
+    write_authority(tmp_path, names=("superlink", "10.0.0.7"))
+    found = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost", "superlink"]
+    addresses = names.get_values_for_type(x509.IPAddress)
+    assert [str(one) for one in addresses] == ["127.0.0.1", "10.0.0.7"]
 
 
 def test_the_proxy_publishes_what_nodes_need_alone(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tests.flower.clusters import (
     PROGRAMS,
+    SHORT,
     bits,
     deployed,
     ended,
@@ -22,8 +23,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc"),
 ]
-WORDS = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
-WORDS += ["--data.fractions", "[0.8]"]
 UNDER_WAY = 2.5  # seconds after which Flower has brought the next request to the nodes
 MOMENTS = {
     "update": ("@enrol", UNDER_WAY),
@@ -38,7 +37,7 @@ MOMENTS = {
 @pytest.mark.parametrize("who", PROGRAMS)
 def test_a_kill_changes_nothing(who: str, moment: str, tmp_path: Path) -> None:
     root = tmp_path / "d"
-    nodes = deployed(root, WORDS)
+    nodes = deployed(root, SHORT)
     step, seconds = MOMENTS[moment]
 
     def is_answered() -> bool:

@@ -13,45 +13,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.flower.clusters import bits, deployed, ended, requests, undisturbed, when
+from tests.flower.clusters import SHORT, bits, deployed, ended, requests, undisturbed, when
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs tmpfs"),
 ]
-WORDS = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
-WORDS += ["--data.fractions", "[0.8]"]
 LATE = 100.0  # seconds within which something must have been written
 SIZE = 200 << 20
 
 
 @contextmanager
 def disk(folder: Path) -> Iterator[None]:
-    """Put a folder on a small disk of its own."""
+    """Have a copy of a folder in its place, on a small disk of its own, until the block ends."""
     with tempfile.TemporaryDirectory() as name:
-        aside = Path(name) / "content"
-        shutil.move(folder, aside)
-        folder.mkdir(mode=0o700)
-        with mounted(folder):
-            shutil.copytree(aside, folder, dirs_exist_ok=True)
+        content = shutil.copytree(folder, Path(name) / "content")
+        words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "none", str(folder)]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
+        try:
+            shutil.copytree(content, folder, dirs_exist_ok=True)
             yield
-            shutil.rmtree(aside)
-            shutil.copytree(folder, aside)
-        folder.rmdir()
-        shutil.move(aside, folder)
-
-
-@contextmanager
-def mounted(folder: Path) -> Iterator[None]:
-    """Have an empty disk at a folder."""
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=700", "none", str(folder)]
-    done = subprocess.run(words, check=False, capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no disk can be mounted here: {done.stderr.strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
+        finally:
+            subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @contextmanager
@@ -75,7 +60,7 @@ def full(folder: Path) -> Iterator[None]:
 def test_a_nodes_disk_that_is_full_for_a_while_changes_nothing(step: str, tmp_path: Path) -> None:
     """Its clients end, as they can keep nothing, and are started again until there is room."""
     root, ends = tmp_path / "d", list[int]()
-    nodes = deployed(root, WORDS)
+    nodes = deployed(root, SHORT)
 
     def is_answered() -> bool:
         return any(line.step == step and line.turn == 1 for line in requests(nodes[:1]))
@@ -101,7 +86,7 @@ def test_a_servers_disk_that_is_full_ends_the_run_which_goes_on_to_the_same_bits
     tmp_path: Path,
 ) -> None:
     root, over = tmp_path / "d", threading.Event()
-    nodes = deployed(root, WORDS)
+    nodes = deployed(root, SHORT)
 
     def is_answered() -> bool:
         return any(line.step == "update" and line.turn == 1 for line in requests(nodes))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.flower.clusters import bits, deployed, undisturbed
+from tests.flower.clusters import SHORT, bits, deployed, undisturbed
 from tests.hosts import HERE, Host, hosts
 
 from coterie.core.cli.deploy import follow
@@ -33,8 +33,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs network namespaces"),
 ]
-WORDS = ["f3crec", "--rounds", "1", "--participation", "0.5", "--model.dim", "4"]
-WORDS += ["--data.fractions", "[0.8]"]
 ASK = """
 import ssl, sys, urllib.error, urllib.request
 try:
@@ -107,7 +105,7 @@ def test_a_run_over_hosts_has_the_bits_of_one_process(tmp_path: Path) -> None:
     if shutil.which("nginx") is None:
         pytest.skip("needs nginx")
     root = tmp_path / "d"
-    nodes = deployed(root, WORDS)
+    nodes = deployed(root, SHORT)
     with hosts(len(nodes)) as there, Coordinator(root, nodes, there) as trial:
         state = follow(trial, root)
         assert state["state"] == "finished", state
