@@ -154,7 +154,7 @@ def test_settings_that_count_nothing_are_refused(tmp_path):
             "no effect with the expert titles",
         ),
         (["--expert.counts=everybody", "--data.clients=1"], "at least two clients"),
-        (["--expert.count_noise=1"], "no effect on public counts"),
+        (["--expert.count_noise=1"], "no effect on the counts public"),
     ):
         with pytest.raises(UserError, match=said):
             Experiment(chosen(tmp_path, *flags))

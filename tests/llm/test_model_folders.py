@@ -296,7 +296,7 @@ def test_an_adapter_is_refused_and_merged_it_is_what_was_trained(whole, folder, 
     tokens = torch.arange(8)[None]
     expected = wrapped(tokens).logits
     with pytest.raises(UserError, match="has an adapter of peft on top already"):
-        add_lora(wrapped, LoraSettings(rank=2), ("q_proj",), Key.from_seed(0))
+        add_lora(wrapped, LoraSettings(rank=2), ("q_proj",), Key.from_seed(0), "model.layers")
     wrapped.merge_and_unload().save_pretrained(tmp_path / "merged")
     TOKENIZER.save_pretrained(tmp_path / "merged")
     found = load(tmp_path / "merged").model(tokens).logits

@@ -11,9 +11,9 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
-from coterie.llm.baselines import title_rule
 from coterie.llm.data.examples import Queries
 from coterie.llm.experiment import Experiment
+from coterie.llm.rules import title_rule
 
 SMALL = ["--rounds=1", "--model.width=16", "--model.layers=1", "--pretrain.steps=2"]
 

@@ -15,11 +15,12 @@ from coterie.core.data.sources.sample import generate
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.baselines import all_users, measure_popularity
+from coterie.llm.baselines import all_users
 from coterie.llm.data.client_data import NOBODY, PUBLIC, build
 from coterie.llm.data.examples import GlobalSplit, global_split
 from coterie.llm.data.partition import genre_users, shares
 from coterie.llm.data.shops import item_clusters, open_accounts
+from coterie.llm.rules import measure_popularity
 from coterie.llm.settings import FederatedDataSettings
 
 KEY = Key.from_seed(0)

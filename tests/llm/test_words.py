@@ -13,7 +13,7 @@ import torch
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm import baselines as rule
+from coterie.llm import rules as rule
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
@@ -89,27 +89,32 @@ def data():
     return Experiment(Settings(data=FederatedDataSettings(span=50, stride=10))).data
 
 
-@pytest.mark.parametrize("whose", ["public", "everybody"])
+@pytest.mark.parametrize("whose", ["public", "everybody", "own", "both"])
 def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data, whose):
     found = rule.title_rule(data, whose)
     titles = data.catalogue.words(found.words)
     vectors = [vector(title, titles, found.min_items) for title in titles]
-    assert found.weight > 0
+    assert (found.weight > 0) == (whose != "own")
+    everybody = whose in ("everybody", "both")
     for split in ("valid", "test"):
-        counts = Counter()
+        counts, mine = Counter(), Counter()
         rows = (part.tolists() for part in (data.split.train, data.split.valid))
         for client, train, later in zip(data.client_of.tolist(), *rows, strict=True):
-            if client == -1 or whose == "everybody":
+            if client == -1 or everybody:
                 counts.update(train)
-            if client != -2 and whose == "everybody" and split == "test":
+            if client != -2 and everybody and split == "test":
                 counts.update(later)
+            if client == 4:
+                mine.update([*train, *later] if split == "test" else train)
         queries = getattr(data.clients, split)[4]
         recalls = []
         rows = (part.tolists() for part in (queries.history, queries.seen, queries.targets))
         for history, seen, targets in zip(*rows, strict=True):
             own = history_vector(history, titles, rule.DECAY, found.min_items)
             scores = {
-                item: cosine(own, vectors[item]) + found.weight * math.log1p(counts[item])
+                item: cosine(own, vectors[item])
+                + found.weight * math.log1p(counts[item])
+                + found.own * math.log1p(mine[item])
                 for item in range(data.n_items)
                 if item not in seen
             }

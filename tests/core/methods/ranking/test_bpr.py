@@ -18,8 +18,8 @@ from coterie.core.methods.ranking.client import known_items, measure_split
 from coterie.core.methods.ranking.references import popularity
 from coterie.core.methods.settings.ranking import LightGCNSettings, MFSettings
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.baselines import measure_popularity
 from coterie.llm.data.client_data import build
+from coterie.llm.rules import measure_popularity
 from coterie.llm.settings import FederatedDataSettings
 
 MF = MFSettings(dim=8, lr=0.05, batch_size=128, epochs=12, patience=12, l2=1e-3)

@@ -47,6 +47,7 @@ from coterie.llm.mixing import (
     softened_losses,
     warm_up,
 )
+from coterie.llm.own_counts import ask_strength
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.readings import resolve
 from coterie.llm.settings import USER_METHODS, Settings
@@ -106,7 +107,7 @@ class PPLR(Selecting[ServerState]):
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
         """Enrol the clients, and count with them."""
         cohort.enrol()
-        return self._counted(state, cohort, "train")
+        return self._weighed(self._counted(state, cohort, "train"), cohort)
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (Algorithm 1, lines 3 to 17), then validation."""
@@ -180,7 +181,7 @@ class PPLR(Selecting[ServerState]):
         """Let clients train their adapters; those that fail keep the ones they have."""
         self._use(state.middle)
         rows, pull = self._sent(state, cohort)
-        asked = {c: Adapters(rows[c], state.round, pull) for c in cohort.ids.tolist()}
+        asked = {c: Adapters(rows[c], state.round, pull, state.own) for c in cohort.ids.tolist()}
         replies = cohort.ask(UPDATE, PerClient(asked))
         self._count_crossed(cohort, "update")
         return replies
@@ -281,7 +282,7 @@ class PPLR(Selecting[ServerState]):
         testing, journal = split == "test", cohort.journal
         rows, stage = (state.best, state.best_stage) if testing else (state.rows, state.stage)
         self._use(state.best_middle if testing else state.middle)
-        asked = {c: Candidate(rows[c], split, stage) for c in cohort.ids.tolist()}
+        asked = {c: Candidate(rows[c], split, stage, state.own) for c in cohort.ids.tolist()}
         replies = cohort.ask(EVALUATE, PerClient(asked))
         self._count_crossed(cohort, "evaluate")
         if not replies.ids.numel():
@@ -312,6 +313,18 @@ class PPLR(Selecting[ServerState]):
         counts = ask_counts(cohort, self.bias.known(state.counts, period), period)
         rows, best = (self.bias.moved(part, before, counts) for part in (state.rows, state.best))
         return replace(state, rows=rows, best=best, counts=counts)
+
+    def _weighed(self, state: ServerState, cohort: Cohort) -> ServerState:
+        """Say how strongly clients' own counts count, if they do."""
+        expert = self.settings.expert
+        if not expert.counts_own:
+            return state
+        if expert.own is not None:
+            return replace(state, own=expert.own)
+        self._use(state.middle)
+        own = ask_strength(cohort, state.rows)
+        self._count_crossed(cohort, "weigh")
+        return replace(state, own=own)
 
     def _use(self, middle: Kept | None) -> None:
         """Let the server's layers use what a round made, for what is asked next."""

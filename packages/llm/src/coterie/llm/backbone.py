@@ -48,7 +48,7 @@ def make_backbone(settings: Settings, data: FederatedData, cache: Path) -> Backb
     """
     key = _key(settings)
     backbone = _untrained(settings, data.catalogue, key)
-    if settings.model.path is None:
+    if not settings.model.is_given:
         _pretrained(backbone, settings, data, cache, key)
     return _adapted(backbone, settings, data.catalogue, key)
 
@@ -70,7 +70,7 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
     key = _key(settings)
     items = Catalogue(**public["items"])
     backbone = _untrained(settings, items, key)
-    if settings.model.path is None:
+    if not settings.model.is_given:
         path = folder / WEIGHTS
         if not path.is_file() or weights_digest(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
@@ -109,7 +109,8 @@ def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key)
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
     backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)
-    return backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype))
+    backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype)).settle()
+    return backbone
 
 
 def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
@@ -129,6 +130,10 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
         case "llama":
             text = items.require_titles(), bigrec_template(model.noun)
             return load_causal_text(str(model.path), *text, settings.generation, model.context)
+        case "encoder":
+            from coterie.llm.backbones.encoder import load_encoder
+
+            return load_encoder(model.path, items.words(settings.expert.words), model)
         case "recformer":
             from coterie.llm.backbones.recformer import load_recformer, small_recformer
 

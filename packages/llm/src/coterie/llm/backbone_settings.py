@@ -8,11 +8,12 @@ from typing import Literal
 from coterie.core.errors import UserError
 from coterie.core.settings.sections import at_least, between, each_at_least
 
-BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer"]
+BackboneName = Literal["tiny-item", "tiny-text", "llama", "recformer", "encoder"]
 Field = Literal["titles", "genres", "brands"]
 """What may be known of an item in words."""
-Whose = Literal["public", "everybody"]
-"""Whose interactions are counted."""
+Whose = Literal["public", "everybody", "own", "both"]
+"""Whose interactions are counted: of the public users, of all users together, of the client's own
+users alone, of all and of its own."""
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,12 @@ class ModelSettings:
     name: BackboneName = "tiny-item"
     """tiny-item: a small Llama over item tokens, pre-trained in seconds on a public slice;
     tiny-text: one over titles; llama: any causal language model of Hugging Face, with BIGRec's
-    prompt and grounding; recformer: a Longformer over titles, brands and categories."""
+    prompt and grounding; recformer: a Longformer over titles, brands and categories; encoder: any
+    pre-trained encoder of Hugging Face (BERT, RoBERTa, MPNet) that embeds each title."""
     path: str | None = None
-    """Hugging Face name or folder of a llama, or file of a published RecFormer; a RecFormer without
-    one is small and pre-trained on the public slice."""
+    """Hugging Face name or folder of a llama or an encoder, or file of a published RecFormer; a
+    RecFormer without one is small and pre-trained on the public slice, an encoder without one is
+    all-MiniLM-L6-v2, of the extra coterie-llm[minilm] or the hub."""
     base: str = "allenai/longformer-base-4096"
     """Hugging Face name or folder of the Longformer whose shape and tokenizer a published RecFormer
     has."""
@@ -41,6 +44,14 @@ class ModelSettings:
     """Number N of layers of a tiny backbone."""
     heads: int = 2
     """Attention heads of a tiny backbone."""
+    pooling: Literal["mean", "cls"] = "mean"
+    """How an encoder's last states become one vector: their mean, or the first token's."""
+    space: Literal["raw", "half"] = "half"
+    """An encoder's vectors as they are, or half-whitened: spread evenly over more axes. Whole
+    whitening is not offered: it finds less, and small steps of training destroy it."""
+    decay: float = 0.8
+    """Of a history that an encoder reads the newest item counts 1, the one before it this, and so
+    on."""
     trained: Literal["lora", "all"] | None = None
     """What a client trains (section 3.1): low-rank adapters, or all parameters; default: all for
     tiny-item and recformer, as the paper does with RecFormer, else lora."""
@@ -54,6 +65,7 @@ class ModelSettings:
     def __post_init__(self) -> None:
         each_at_least(self, 1, "width", "layers", "heads", prefix="model.")
         each_at_least(self, 1, "context", "vocabulary", prefix="model.")
+        between("model.decay", self.decay, 0, 1)
         if self.name == "llama" and self.path is None:
             raise UserError(
                 "'model.path' is missing: name the llama, as --model.path meta-llama/Llama-2-7b-hf"
@@ -61,12 +73,17 @@ class ModelSettings:
         if self.name.startswith("tiny") and self.path is not None:
             raise UserError(
                 f"'model.path' does not go with {self.name}, which is made here: leave it out, or "
-                "choose --model.name llama or recformer"
+                "choose --model.name llama, encoder or recformer"
             )
         if self.width % (2 * self.heads):
             raise UserError(
                 f"'model.width' {self.width} must be a multiple of twice 'model.heads' {self.heads}"
             )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the network comes pre-trained, and is not made here."""
+        return self.path is not None or self.name == "encoder"
 
 
 @dataclass(frozen=True)
@@ -89,9 +106,13 @@ class ExpertSettings:
     min_items: int = 1
     """Words, and pairs of words, that fewer items have are left out of the comparison."""
     counts: Whose = "public"
-    """Whose interactions the bias starts from: those of the public users, or of all. The
-    organisations' counts are summed behind masks, before the first round and, of what came since,
-    before the test."""
+    """Whose interactions count. public, everybody: the bias starts from them; those of all are
+    summed over the organisations behind masks, before the first round and, of what came since,
+    before the test. own: each client adds log(1 + count) of its own users, which never leaves it
+    and is in no adapter; both: everybody's and that."""
+    own: float | None = None
+    """Factor of log(1 + count) of the client's own users; default: that of the best validation
+    before the first round."""
     count_noise: float = 0.0
     """Standard deviation of Gaussian noise in each count of that sum; every organisation adds its
     part."""
@@ -100,7 +121,19 @@ class ExpertSettings:
         between("expert.scale", self.scale, 0, float("inf"))
         between("expert.decay", self.decay, 0, 1)
         at_least("expert.min_items", self.min_items, 1)
-        each_at_least(self, 0, "backbone", "popularity", "count_noise", prefix="expert.")
+        each_at_least(self, 0, "backbone", "popularity", "count_noise", "own", prefix="expert.")
+
+    @property
+    def of_all(self) -> Literal["public", "everybody"] | None:
+        """Whose counts the bias starts from, of those that are not the client's own."""
+        if self.counts == "own":
+            return None
+        return "public" if self.counts == "public" else "everybody"
+
+    @property
+    def counts_own(self) -> bool:
+        """Whether each client's own counts are in its scores."""
+        return self.counts in ("own", "both")
 
 
 @dataclass(frozen=True)
@@ -139,11 +172,13 @@ class LoraSettings:
     """Scale: the product of the factors counts alpha / rank."""
     dropout: float = 0.05
     """Dropout before A."""
+    top: int | None = None
+    """Layers with LoRA, counted from the last; default: all."""
     targets: tuple[str, ...] = ()
     """Names of the linear modules with LoRA; default: query and value projections."""
 
     def __post_init__(self) -> None:
-        at_least("lora.rank", self.rank, 1)
+        each_at_least(self, 1, "rank", "top", prefix="lora.")
         between("lora.alpha", self.alpha, 0, float("inf"))
         if not 0 <= self.dropout < 1:
             raise UserError(f"'lora.dropout' must be from 0 to below 1, not {self.dropout:g}")

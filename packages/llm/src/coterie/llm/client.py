@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.local_training.row_optimizer import RowState
+from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.common_secret import CommonSecret
@@ -29,13 +30,17 @@ from coterie.llm.messages import (
     FREEZE,
     KEEP,
     UPDATE,
+    WEIGH,
     Adapters,
     Candidate,
     ClientState,
     OrganisationReport,
+    StrengthReport,
+    Strengths,
     TrainedAdapter,
 )
-from coterie.llm.quality import MEASURES, measure_users
+from coterie.llm.own_counts import own_counts
+from coterie.llm.quality import MEASURES, measure_each, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings import USER_METHODS, Settings
 from coterie.llm.split.channel import Diverged
@@ -117,6 +122,26 @@ class Organisation(CountsItems):
         """Keep the head of the round that was the best on validation so far."""
         return None, replace(mine, best_head=mine.head)
 
+    @WEIGH
+    def weigh(
+        self, down: Strengths, mine: ClientState, data: OwnData, key: Key
+    ) -> tuple[StrengthReport, None]:
+        """Rank for the validation with each strength of the client's own counts."""
+        own = own_counts(data, "valid", self.backbone.n_items)
+        scale = self.settings.expert.scale
+        try:
+            with self._session(data.id, training=False):
+                self.load(self.head.joined(down.row, mine.head))
+                found = measure_each(
+                    lambda part: self.backbone.scores(part.history),
+                    [scale * strength * own for strength in down.own],
+                    data.valid,
+                )
+            recall = torch.stack([one["recall@10"].mean() for one in found])
+        except Diverged:
+            recall = torch.full((len(down.own),), torch.inf).double()
+        return StrengthReport(recall, torch.tensor(len(data.valid))), None
+
     @EVALUATE
     def evaluate(
         self, down: Candidate, mine: ClientState, data: OwnData, key: Key
@@ -126,17 +151,20 @@ class Organisation(CountsItems):
         queries = data.test if testing else data.valid
         catalogue = mine.catalogue if down.stage > 1 else None
         row = self.head.joined(down.row, mine.best_head if testing else mine.head)
-        row = self.tuned(row, catalogue, data)
+        row = self.tuned(row, catalogue, data, down.own)
+        own = self.own_bias(down.own, data, down.split)
         try:
             with self._session(data.id, training=False):
-                self.load(row, catalogue)
+                self.load(row, catalogue, own)
                 values = measure_users(lambda part: self.backbone.scores(part.history), queries)
         except Diverged:
             values = {name: torch.full((len(queries),), torch.inf).double() for name in MEASURES}
         recall, ndcg = torch.stack([value.mean() for value in values.values()]).reshape(2, -1)
         return OrganisationReport(recall, ndcg, torch.tensor(len(queries))), None
 
-    def tuned(self, row: Tensor, catalogue: Tensor | None, data: OwnData) -> Tensor:
+    def tuned(
+        self, row: Tensor, catalogue: Tensor | None, data: OwnData, own: float = 0.0
+    ) -> Tensor:
         """Give what a client ranks with, ``(d,)``: in fedavg-tuned trained on, else the row.
 
         Batches are drawn anew by the run's seed and the client alone, so that whoever measures or
@@ -144,32 +172,56 @@ class Organisation(CountsItems):
         """
         if self.settings.method != "fedavg-tuned" or not self.settings.tuning.epochs:
             return row
-        own = Key.from_seed(self.settings.seed).fold("tuning", data.id)
-        batches = self._batches(data.train, own, self.settings.tuning.epochs)
-        self.load(row, catalogue, training=True)
-        return self._descended(row, batches, own, tree.as_stack(self.fresh))[0]
+        key = Key.from_seed(self.settings.seed).fold("tuning", data.id)
+        batches = self._batches(data.train, key, self.settings.tuning.epochs)
+        self.load(row, catalogue, self.own_bias(own, data, "valid"), training=True)
+        return self._descended(row, batches, key, tree.as_stack(self.fresh))[0]
 
     def score(
-        self, client: int, row: Tensor, history: Ragged, catalogue: Tensor | None = None
+        self,
+        client: int,
+        row: Tensor,
+        history: Ragged,
+        catalogue: Tensor | None = None,
+        own: Tensor | None = None,
     ) -> Tensor:
         """Score all items after each of n histories with what a client holds, ``(n, n_items)``.
 
-        Row and catalogue are as in `load`.
+        The others are as in `load`.
         """
         with self._session(client, training=False):
-            self.load(row, catalogue)
+            self.load(row, catalogue, own)
             return self.backbone.scores(history)
 
-    def load(self, row: Tensor, catalogue: Tensor | None = None, *, training: bool = False) -> None:
+    def load(
+        self,
+        row: Tensor,
+        catalogue: Tensor | None = None,
+        own: Tensor | None = None,
+        *,
+        training: bool = False,
+    ) -> None:
         """Make the backbone that of a client, with its row ``(d,)``, to score or be trained.
 
-        In stage 2 the client keeps item embeddings, ``(n_items, h)``, as its catalogue.
+        Args:
+            row: of the adapter.
+            catalogue: ``(n_items, h)`` item embeddings that it keeps in stage 2.
+            own: ``(n_items,)`` what its own counts add to an expert, see `Expert.own`.
+            training: whether dropout is on.
         """
         self.adapter.load(row)
+        if self.backbone.expert is not None:
+            self.backbone.expert.own = None if own is None else own.to(row)
         if self.backbone.training != training:  # hundreds of modules: not for every client
             self.backbone.train(training)
         self.backbone.frozen_items = catalogue
         self.backbone.prepare()
+
+    def own_bias(self, strength: float, data: OwnData, split: Split) -> Tensor | None:
+        """What a client's own counts add to the expert, ``(n_items,)``; None without any."""
+        if not strength:
+            return None
+        return strength * own_counts(data, split, self.backbone.n_items)
 
     def _trained(
         self, down: Adapters, mine: ClientState, data: OwnData, own: Key
@@ -178,7 +230,8 @@ class Organisation(CountsItems):
         examples, train = data.train, self.settings.train
         start, state = self.head.joined(down.row, mine.head), mine.optimizer or self.fresh
         with self._session(data.id, training=True, key=own.fold("middle")):
-            self.load(start, mine.catalogue, training=True)
+            counted = self.own_bias(down.own, data, "valid")
+            self.load(start, mine.catalogue, counted, training=True)
             batches = self._batches(examples, own, train.epochs)
             row, state, total = self._descended(
                 start, batches, own, tree.as_stack(state), self._strength(down)

@@ -33,16 +33,7 @@ from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_digest, weights_file
 from coterie.llm.backbones.base import Backbone
-from coterie.llm.baselines import (
-    all_users,
-    attack_users,
-    has_words,
-    mean_recall,
-    measure_popularity,
-    title_rule,
-    user_client,
-    user_server,
-)
+from coterie.llm.baselines import all_users, attack_users, user_client, user_server
 from coterie.llm.by_trainer import BackboneTraining, PairwiseModel
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
@@ -52,6 +43,7 @@ from coterie.llm.messages import ClientState
 from coterie.llm.paper import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
+from coterie.llm.rules import has_words, mean_recall, measure_popularity, title_rule
 from coterie.llm.settings import PERSONALISED, USER_METHODS, Settings
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
@@ -119,7 +111,7 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def public_files(self) -> dict[str, Path]:
         """Give the backbone, which every client and the server holds."""
-        if self.of_users or self.settings.model.path is not None:
+        if self.of_users or self.settings.model.is_given:
             return {}
         assert self.backbone is not None  # pre-trained by now
         return {WEIGHTS: weights_file(self.settings, self.data, self._cache)}
@@ -171,7 +163,7 @@ class Experiment(RecommendsToUsers[Settings]):
         if self.of_users:
             return self._needs_of_users()
         found = [Need("local training", ("train.epochs",), steps=settings.train.epochs)]
-        if settings.model.path is not None:
+        if settings.model.is_given:
             return found  # of a size that is not chosen here
         model, counts = settings.model, [len(part) for part in self.clients.train]
         examples, batch = sum(counts), min(settings.train.batch_size, max(counts))
@@ -369,7 +361,8 @@ class Experiment(RecommendsToUsers[Settings]):
         assert isinstance(server, PPLR)
         row = server.served(module.server_state, client)
         row = own_adapter(module, self.clients[client], row)
-        return organisation.score(client, row, history, frozen_items(module, client))
+        own = own_bias(module, self.clients[client])
+        return organisation.score(client, row, history, frozen_items(module, client), own)
 
 
 def own_adapter(module: FederatedRun, data: OwnData, row: Tensor) -> Tensor:
@@ -383,7 +376,15 @@ def own_adapter(module: FederatedRun, data: OwnData, row: Tensor) -> Tensor:
         return row
     mine: ClientState = module.store.take(torch.tensor([data.id]))
     whole = organisation.head.joined(row, mine.best_head)
-    return organisation.tuned(whole, frozen_items(module, data.id), data)
+    own = module.server_state.own
+    return organisation.tuned(whole, frozen_items(module, data.id), data, own)
+
+
+def own_bias(module: FederatedRun, data: OwnData) -> Tensor | None:
+    """Give what a client's own counts add to its expert, ``(n_items,)``; None without any."""
+    organisation = module.federation.client
+    assert isinstance(organisation, Organisation)
+    return organisation.own_bias(module.server_state.own, data, "test")
 
 
 def frozen_items(module: FederatedRun, client: int) -> Tensor | None:

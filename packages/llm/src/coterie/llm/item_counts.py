@@ -129,7 +129,7 @@ class CountedBias:
 
 def counted_bias(settings: Settings, adapter: Adapter, items: Catalogue) -> CountedBias | None:
     """Find the bias in an adapter, if it is to count everybody's interactions; else None."""
-    if settings.expert.counts == "public" or BIAS not in adapter.names:
+    if settings.expert.of_all != "everybody" or BIAS not in adapter.names:
         return None
     public, newer = (torch.tensor(counts) for counts in (items.popularity, items.newer))
     return CountedBias(adapter.place(BIAS), settings.expert.popularity, public, newer)
@@ -143,7 +143,7 @@ def common_secret(settings: Settings) -> CommonSecret | None:
 def counts_together(settings: Settings) -> bool:
     """Whether the organisations' counts are summed."""
     biased = settings.model.expert in ("popularity", "both")
-    return biased and settings.expert.counts == "everybody"
+    return biased and settings.expert.of_all == "everybody"
 
 
 def ask_counts(cohort: Cohort, known: Tensor, period: Period) -> Tensor:

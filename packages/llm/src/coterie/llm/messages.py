@@ -12,6 +12,8 @@ from coterie.core.metrics.ranking_report import RankingReport, Split
 from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
 from coterie.core.protocol.uploads import Like, Number
 
+OWN = "factor of log(1 + count) of the client's own users in its scores"
+
 
 @dataclass(frozen=True)
 class Adapters(Down):
@@ -23,6 +25,7 @@ class Adapters(Down):
     row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
     round: int = carries("t, from 0", default=0)
     pull: float = carries("λ/α_k, how near training stays to it (FedAMP)", default=0.0)
+    own: float = carries(OWN, default=0.0)
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,23 @@ class Candidate(Down):
         "of fine-tuning; in the second, against the item embeddings that the client keeps",
         default=1,
     )
+    own: float = carries(OWN, default=0.0)
+
+
+@dataclass(frozen=True)
+class Strengths(Down):
+    """Strengths of the clients' own counts, to be compared before the first round."""
+
+    row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
+    own: Tensor = carries("factors of log(1 + count) of the client's own users")  # (G,)
+
+
+@dataclass(frozen=True)
+class StrengthReport(Up):
+    """How well a client recommends with each strength, mean over its users; NaN without any."""
+
+    recall: Tensor = measured("Recall@10 on validation", frozenset(), Number(axes=1))  # (G,)
+    users: Tensor = counted("number of users measured")  # () int64
 
 
 _TRAINS_WITH = frozenset({"optimizer", "catalogue", "head"})
@@ -86,4 +106,5 @@ class ClientState(Private):
 UPDATE = ListStep("update", Adapters, TrainedAdapter)
 FREEZE = ListStep("freeze", Adapters, None)
 KEEP = ListStep("keep", None, None)
+WEIGH = ListStep("weigh", Strengths, StrengthReport)
 EVALUATE = ListStep("evaluate", Candidate, OrganisationReport)

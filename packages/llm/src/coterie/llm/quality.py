@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -25,6 +25,23 @@ def measure_users(score: Callable[[Queries], Tensor], queries: Queries) -> dict[
     for part in blocks(queries):
         found.append(measure_rows(_scorer(score, part), part.seen, part.targets, LENGTHS))
     return _by_name(torch.cat(found, dim=1))
+
+
+def measure_each(
+    score: Callable[[Queries], Tensor], biases: Sequence[Tensor], queries: Queries
+) -> list[dict[str, Tensor]]:
+    """Do what `measure_users` does with each of some biases ``(n_items,)`` added to the scores.
+
+    The scores are made once for all of them.
+    """
+    found: list[dict[str, Tensor]] = [{} for _ in biases]
+    for block in blocks(queries):
+        scores = score(block)
+        for number, bias in enumerate(biases):
+            part, known = measure_scores(scores + bias.to(scores), block), found[number]
+            found[number] = {n: torch.cat([known[n], part[n]]) for n in part} if known else part
+    empty = torch.empty(0, dtype=torch.float64)
+    return [one or dict.fromkeys(MEASURES, empty) for one in found]
 
 
 def measure_scores(scores: Tensor, queries: Queries) -> dict[str, Tensor]:

@@ -55,27 +55,37 @@ def resolve(settings: Settings) -> Settings:
 
 def _check_counts(settings: Settings) -> None:
     expert = settings.expert
-    if expert.counts == "public":
+    if expert.own is not None and not expert.counts_own:
+        raise UserError(
+            f"'expert.own' has no effect with the counts {expert.counts}: leave it out, or choose "
+            "--expert.counts own or both"
+        )
+    if expert.counts_own and settings.model.expert == "none":
+        raise UserError(
+            f"'expert.counts' {expert.counts} has no effect without an expert: leave it out, or "
+            "choose --model.expert titles, popularity or both"
+        )
+    if expert.of_all != "everybody":
         if expert.count_noise:
             raise UserError(
-                "'expert.count_noise' has no effect on public counts: leave it out, or choose "
-                "--expert.counts everybody"
+                f"'expert.count_noise' has no effect on the counts {expert.counts}: leave it out, "
+                "or choose --expert.counts everybody or both"
             )
         return
     if settings.model.expert not in ("popularity", "both"):
         raise UserError(
-            f"'expert.counts' everybody has no effect with the expert {settings.model.expert}: "
-            "leave it out, or choose --model.expert popularity or both"
+            f"'expert.counts' {expert.counts} has no effect with the expert "
+            f"{settings.model.expert}: leave it out, or choose --model.expert popularity or both"
         )
     if settings.method == "fedavg-head":
         raise UserError(
-            "'expert.counts' everybody does not go with fedavg-head, whose bias stays at the "
-            "clients: use --expert.counts public"
+            f"'expert.counts' {expert.counts} does not go with fedavg-head, whose bias stays at "
+            "the clients: use --expert.counts public or own"
         )
     if settings.data.clients < 2:
         raise UserError(
-            "'expert.counts' everybody needs at least two clients, whose sum hides each: use "
-            "public, or more --data.clients"
+            f"'expert.counts' {expert.counts} needs at least two clients, whose sum hides each: "
+            "use public or own, or more --data.clients"
         )
 
 

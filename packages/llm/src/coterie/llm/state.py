@@ -21,6 +21,7 @@ class ServerState:
         best: the same at the best validation round.
         round: t, rounds done.
         chosen: which round ``best`` is of, and its validation Recall@10.
+        own: strength of the clients' own counts in their scores; 0 without them.
         counts: ``(n_items,)`` float64 that the expert's bias starts from, where organisations count
             together.
         middle: the other part of all clients, of a split model.
@@ -36,6 +37,7 @@ class ServerState:
     round: int = 0
     chosen: BestRound = NO_ROUND
     counts: Tensor | None = None
+    own: float = 0.0
     middle: Kept | None = None
     best_middle: Kept | None = None
     stage: int = 1

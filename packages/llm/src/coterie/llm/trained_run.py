@@ -18,7 +18,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
-from coterie.llm.experiment import Experiment, frozen_items, own_adapter
+from coterie.llm.experiment import Experiment, frozen_items, own_adapter, own_bias
 from coterie.llm.settings import USER_METHODS, Settings
 from coterie.llm.state import ServerState
 
@@ -74,7 +74,8 @@ class TrainedRun:
         Raises:
             UserError: there is no such client.
         """
-        self._client.load(self.row(client), frozen_items(self._module, client))
+        own = own_bias(self._module, self.experiment.clients[client])
+        self._client.load(self.row(client), frozen_items(self._module, client), own)
         return self._client.backbone
 
     def row(self, client: int) -> Tensor:

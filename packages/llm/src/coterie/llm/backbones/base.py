@@ -20,14 +20,23 @@ from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.data.examples import Examples
 
 
-def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key) -> None:
+def add_lora(
+    model: nn.Module, settings: LoraSettings, targets: tuple[str, ...], key: Key, place: str
+) -> None:
     """Add LoRA to a model in place and freeze everything else (Hu et al. 2022).
 
     The factor A is random, by ``key``; B starts at 0, so the model's output is unchanged.
 
+    Args:
+        model: of Hugging Face.
+        settings: of the adapter, and which layers get one.
+        targets: names of the linear modules that do.
+        key: of the factors A.
+        place: of the list of layers in the model.
+
     Raises:
-        UserError: no module has one of these names, or the model has an adapter already, which
-            peft would empty.
+        UserError: no module has one of these names, the model has fewer layers than are to get an
+            adapter, or it has one already, which peft would empty.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.tuners_utils import BaseTunerLayer
@@ -48,11 +57,24 @@ def add_lora(model: nn.Module, settings: LoraSettings, targets: tuple[str, ...],
         lora_dropout=settings.dropout,
         target_modules=list(targets),
         bias="none",
+        **_top(model, settings.top, place),
     )
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     with key.fold("lora").torch_rng(), computing_on(CPU):  # drawn there, moved to their layers
         inject_adapter_in_model(config, model)
+
+
+def _top(model: nn.Module, top: int | None, place: str) -> dict[str, Any]:
+    """What peft is told so that the last ``top`` layers alone get an adapter; None: all do."""
+    if top is None:
+        return {}
+    layers: Any = model.get_submodule(place)
+    total = len(layers)
+    if top > total:
+        raise UserError(f"'lora.top' is {top}, but the backbone has {total} layers: choose fewer")
+    pattern = place.rpartition(".")[2]
+    return {"layers_to_transform": list(range(total - top, total)), "layers_pattern": [pattern]}
 
 
 @contextmanager
@@ -91,11 +113,16 @@ class Expert(nn.Module):
     """Score an item i after a history by ``scale * (cosine of words + b_i) + backbone * its own``.
 
     The cosine is that of sparse vectors, of `ItemWords`; the bias b is trained with the adapter.
+    Where a client counts what its own users had, ``scale * own`` is added, which is not trained.
 
     Args:
         words: of all items, or None without the cosine.
         bias: ``(n_items,)`` what b starts from, or None without it.
         settings: the factors.
+
+    Attributes:
+        own: ``(n_items,)`` of the client whose turn it is; None without. It is the client's, and
+            in no adapter, so that it is neither sent nor mixed.
 
     Example:
         >>> expert = Expert(None, torch.tensor([0.0, 1.0]), ExpertSettings(scale=2.0))
@@ -109,6 +136,7 @@ class Expert(nn.Module):
         super().__init__()
         self.words, self.settings = words, settings
         self.bias = None if bias is None else nn.Parameter(bias)
+        self.own: Tensor | None = None
 
     def factors(self) -> dict[str, str]:
         """Write out the formula's numbers by name, for files."""
@@ -126,7 +154,9 @@ class Expert(nn.Module):
         if self.words is not None:
             cosine = self.words.of_histories(history, self.settings.decay)
             scores = scores + self.settings.scale * cosine.to(own)
-        return scores if self.bias is None else scores + self.settings.scale * self.bias
+        for bias in (self.bias, self.own):
+            scores = scores if bias is None else scores + self.settings.scale * bias
+        return scores
 
 
 def make_expert(kind: str, items: Catalogue, settings: ExpertSettings) -> Expert | None:
@@ -144,7 +174,8 @@ def make_expert(kind: str, items: Catalogue, settings: ExpertSettings) -> Expert
         if items.popularity is None:
             raise UserError("the items have no counts of public users, for 'model.expert'")
         counts = torch.tensor(items.popularity, dtype=torch.float32)
-        bias = settings.popularity * counts.log1p()
+        factor = 0.0 if settings.of_all is None else settings.popularity
+        bias = factor * counts.log1p()
     return Expert(words, bias, settings)
 
 
@@ -169,7 +200,7 @@ class Backbone(nn.Module, ABC):
     model: Any
     place: ClassVar[str] = "model.layers"
     above: ClassVar[tuple[str, ...]] = ("model.norm", "lm_head")
-    targets: ClassVar[tuple[str, ...]] = ("q_proj", "v_proj")
+    targets: tuple[str, ...] = ("q_proj", "v_proj")
     n_items: int
     hidden: int
     reader: Any = None
@@ -202,6 +233,11 @@ class Backbone(nn.Module, ABC):
         """
         last = f"{self.place}.{len(self.layers) - 1}"
         return "expert.", *(f"model.{name}." for name in (last, *self.above))
+
+    @property
+    def trained_elsewhere(self) -> bool:
+        """Whether numbers are trained that stand in for layers of this network, not in it."""
+        return any(getattr(layer, "trained_elsewhere", False) for layer in self.layers)
 
     @property
     def cut(self) -> int:
@@ -260,7 +296,10 @@ class Backbone(nn.Module, ABC):
         Raises:
             UserError: the model lacks a module that is to get LoRA.
         """
-        add_lora(self.model, settings, settings.targets or self.targets, key)
+        add_lora(self.model, settings, settings.targets or self.targets, key, self.place)
+
+    def settle(self) -> None:
+        """Compute what follows from the network that everybody starts from. Default: nothing."""
 
     def catalogue(self) -> Tensor:
         """Embeddings of all items, ``(n_items, h)``, that the second stage keeps as they are."""

@@ -40,7 +40,7 @@ def from_hub(kind: Any, name_or_path: str, **options: Any) -> Any:
         return _load(kind, str(path), _IN_FOLDER, options)
     if name_or_path.startswith(("/", ".", "~")):
         raise UserError(f"there is no folder {path}: check the path of the model")
-    local = _unreachable() or _cached(name_or_path)
+    local = offline() or _cached(name_or_path)
     return _load(kind, name_or_path, _ON_HUB, {**options, "local_files_only": local})
 
 
@@ -80,7 +80,7 @@ def _cached(name: str) -> bool:
     return True
 
 
-def _unreachable() -> bool:
+def offline() -> bool:
     """Whether the hub's name does not resolve; its client would retry for most of a minute."""
     from huggingface_hub import constants
 
@@ -130,19 +130,49 @@ def causal_model(name_or_path: str) -> Any:
         raise UserError(
             f"'{name_or_path}' is a {config.model_type}, which writes no text: {_LIKE_LLAMA}"
         )
+    model, found = _loaded(AutoModelForCausalLM, name_or_path, config)
+    check_layers(model)
+    check_loaded(model, found, name_or_path)
+    check_finite(model.named_parameters(), name_or_path)
+    return model
+
+
+def encoder_model(name_or_path: str) -> Any:
+    """Load an encoder without its pooler, on the same conditions as `causal_model`.
+
+    Raises:
+        UserError: as there, or it has no ``encoder.layer``.
+    """
+    from transformers import AutoConfig, AutoModel
+
+    config = from_hub(AutoConfig, name_or_path)
+    model, found = _loaded(AutoModel, name_or_path, config)
+    layers = getattr(getattr(model, "encoder", None), "layer", None)
+    if not isinstance(layers, nn.ModuleList) or not hasattr(model, "embeddings"):
+        raise UserError(
+            f"'{name_or_path}' is a {config.model_type}, a {type(model).__name__} without "
+            "'encoder.layer': use an encoder like BERT, RoBERTa or MPNet"
+        )
+    model.pooler = None  # made for other uses, and often absent: item embeddings are without it
+    missing = found.get("missing_keys") or ()
+    own = [name for name in missing if not name.startswith("pooler.")]
+    check_loaded(model, {**found, "missing_keys": own}, name_or_path)
+    check_finite(model.named_parameters(), name_or_path)
+    return model
+
+
+def _loaded(kind: Any, name_or_path: str, config: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Load a model, and what transformers says of its weights."""
     check_unquantised(config.to_dict(), name_or_path)
     options = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
     with _reported_here():
-        model, found = from_hub(AutoModelForCausalLM, name_or_path, **options)
+        model, found = from_hub(kind, name_or_path, **options)
     if getattr(model, "peft_config", None):
         raise UserError(
             f"'{name_or_path}' is an adapter of peft, which is no model by itself: merge it first, "
             "by merge_and_unload() and save_pretrained(), and give that folder"
         )
-    check_layers(model)
-    check_loaded(model, found, name_or_path)
-    check_finite(model.named_parameters(), name_or_path)
-    return model
+    return model, found
 
 
 def check_layers(model: Any) -> None:

@@ -19,6 +19,7 @@ from coterie.llm.backbone import make_backbone
 from coterie.llm.backbone_settings import GenerationSettings, LoraSettings
 from coterie.llm.backbones.base import Backbone, add_lora
 from coterie.llm.backbones.causal_text import CausalText
+from coterie.llm.backbones.encoder import Encoder
 from coterie.llm.backbones.hub import from_hub
 from coterie.llm.backbones.recformer import RecFormer
 from coterie.llm.cost.formulas import KILO, MEGA, ModelSize, Usage, spread_of_splits
@@ -73,9 +74,9 @@ def size_of_config(config: Any, lora: LoraSettings | None, bytes: int) -> ModelS
     """
     with torch.device("meta"):
         network = _kind(config).from_config(config)
-    layers, targets = _layers(network)
-    if lora is not None:
-        add_lora(network, lora, lora.targets or targets, Key.from_seed(0))  # on meta too
+    layers, like = _layers(network)
+    if lora is not None:  # on meta too
+        add_lora(network, lora, lora.targets or like.targets, Key.from_seed(0), like.place)
     return size_of(network, layers, int(config.hidden_size), bytes)
 
 
@@ -110,14 +111,17 @@ def _kind(config: Any) -> Any:
     raise UserError(f"a {config.model_type} is no language model: give a causal LM or an encoder")
 
 
-def _layers(network: nn.Module) -> tuple[nn.ModuleList, tuple[str, ...]]:
-    for like in (CausalText, RecFormer):
+def _layers(network: nn.Module) -> tuple[nn.ModuleList, type[Backbone]]:
+    """The layers, and the backbone that has such ones."""
+    names = {name.rpartition(".")[2] for name, _ in network.named_modules()}
+    like: type[Backbone]
+    for like in (CausalText, RecFormer, Encoder):
         try:
             found = network.get_submodule(like.place)
         except AttributeError:
             continue
-        if isinstance(found, nn.ModuleList):
-            return found, like.targets
+        if isinstance(found, nn.ModuleList) and names.issuperset(like.targets):
+            return found, like
     raise UserError(
         f"a {type(network).__name__} has neither 'model.layers' nor 'encoder.layer': use a model "
         "built like Llama or Longformer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +13,6 @@ from coterie.core.metrics.ranking_report import Split
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.backbone_settings import Whose
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import (
     Examples,
@@ -85,7 +85,7 @@ class FederatedData:
             public = torch.nonzero(self.client_of == PUBLIC).flatten()
             return torch.bincount(rows.take(public).values, minlength=self.n_items)
 
-    def counts(self, whose: Whose, split: Split) -> Tensor:
+    def counts(self, whose: Literal["public", "everybody"], split: Split) -> Tensor:
         """Count the interactions that a rule knows when it is asked, ``(n_items,)`` int64.
 
         Those of the public users before validation; or everybody's, before validation or, of the

@@ -23,13 +23,20 @@ from coterie.core.tables.sheet import cell
 from coterie.core.tables.study import BackboneStudy, Results
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbone_settings import BackboneName, ExpertSettings, Whose
-from coterie.llm.baselines import Measured, all_users, has_words, measure_popularity, title_rule
+from coterie.llm.baselines import all_users
 from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
 from coterie.llm.quality import LENGTHS, MEASURES
 from coterie.llm.readings import resolve
+from coterie.llm.rules import (
+    Measured,
+    has_words,
+    measure_own_popularity,
+    measure_popularity,
+    title_rule,
+)
 from coterie.llm.settings import FederatedDataSettings, MixingSettings, Settings
 
 COURSE = ("fed/loss", "eval/recall@10", "pplr/similarity", "pplr/difficulty", "pplr/warmup")
@@ -149,8 +156,15 @@ def popularity_run(settings: Settings) -> RunResult:
     return _untrained(measure_popularity(data, "valid"), measure_popularity(data, "test"), began)
 
 
+def own_popularity_run(settings: Settings) -> RunResult:
+    """Rank by the number of interactions of each client's own users."""
+    began, data = time.perf_counter(), Experiment(settings).data
+    valid, test = (measure_own_popularity(data, split) for split in ("valid", "test"))
+    return _untrained(valid, test, began)
+
+
 def title_run(counts: Whose, settings: Settings) -> RunResult:
-    """Rank by `coterie.llm.baselines.title_rule`, which validation chooses."""
+    """Rank by `coterie.llm.rules.title_rule`, which validation chooses."""
     began, found = time.perf_counter(), title_rule(Experiment(settings).data, counts)
     return _untrained(found.valid, found.test, began)
 
@@ -187,8 +201,10 @@ def _of_users(name: str, settings: Settings) -> RunResult:
 
 REFERENCES: Mapping[str, Make] = {
     "popularity": popularity_run,
+    "own-popularity": own_popularity_run,
     "titles": partial(title_run, "public"),
     "titles-all": partial(title_run, "everybody"),
+    "titles-own": partial(title_run, "own"),
     "mf": partial(_of_users, "mf"),
     "lightgcn": partial(_of_users, "lightgcn"),
 }
@@ -198,8 +214,10 @@ REFERENCES: Mapping[str, Make] = {
 
 NAMES = {
     "popularity": "popularity",
+    "own-popularity": "own popularity",
     "titles": "titles + popularity",
     "titles-all": "titles + all counts",
+    "titles-own": "titles + own counts",
     "mf": "MF",
     "lightgcn": "LightGCN",
     "fedmf": "FedMF",
@@ -218,7 +236,8 @@ NAMES = {
     "pplr-heating": "+warm-up only",
 }
 # The rows of Table 1 without a language model, in its order.
-RULES = ("popularity", "titles", "titles-all")
+WORDLESS = ("popularity", "own-popularity")
+RULES = (*WORDLESS, "titles", "titles-all", "titles-own")
 WITHOUT_BACKBONE = (*RULES, "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
 BACKBONES = ("tiny-item", "tiny-text", "recformer")
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
@@ -296,7 +315,8 @@ class Study(BackboneStudy[Settings]):
     @property
     def without_backbone(self) -> tuple[str, ...]:
         """Name the rows without a language model; the titles' only where items have words."""
-        absent = () if has_words(Catalogue.of(load_all(self.settings.data))) else RULES[1:]
+        worded = has_words(Catalogue.of(load_all(self.settings.data)))
+        absent = () if worded else RULES[len(WORDLESS) :]
         return tuple(name for name in WITHOUT_BACKBONE if name not in absent)
 
     @cached_property
