@@ -88,7 +88,10 @@ class Relay(Selecting[RelayState]):
         return RelayState()
 
     def start_block(self, state: RelayState, block: int, cohort: Cohort, key: Key) -> RelayState:
-        """Alignment: let the organisations find out whom they have in common."""
+        """Alignment: let the organisations find out whom they have in common.
+
+        What they predict without assistance competes with the rounds.
+        """
         cohort.enrol()
         announced = cohort.ask(ALIGN, None)
         rows = {k: up.rows for k, up in announced.ups.items()}
@@ -103,7 +106,7 @@ class Relay(Selecting[RelayState]):
         routes = Routes.of(numbers, ups, columns)
         peers = PerClient({k: routes.peers(k, ups) for k in ups})
         _part(cohort, routes.ids).ask(MEET, peers)
-        return replace(state, routes=state.routes.append(routes))
+        return self.opened(replace(state, routes=state.routes.append(routes)), cohort)
 
     def round(self, state: RelayState, cohort: Cohort, key: Key) -> RelayState:
         """One assistance round; who does not answer is left out of the rest of it."""
@@ -153,6 +156,8 @@ class Relay(Selecting[RelayState]):
             What each gets; with sums nothing where fewer than three ask.
         """
         routes, best = state.routes[0], _best(state)
+        if best == 0:  # nobody has a model
+            return {to: Predictions("test", {}, {}, 0) for to in cells}
         if self._sums:
             return self._summed(routes, cohort, dict(cells), best)
         queries = routes.pass_queries(cells, best)
@@ -201,7 +206,7 @@ class Relay(Selecting[RelayState]):
 
 def _best(state: RelayState) -> int:
     """Round that is tested and served: the best one, or the last if none was measured."""
-    return state.chosen.round or state.round
+    return state.chosen.round if state.chosen.measured else state.round
 
 
 def _placed(

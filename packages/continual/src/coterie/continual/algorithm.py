@@ -115,7 +115,10 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         return ServerState(items, items)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
-        """Carry Q over, add new items, enrol new users (lines 4 to 8, and 2 for block 0)."""
+        """Carry Q over, add new items, enrol new users (lines 4 to 8, and 2 for block 0).
+
+        What is carried over competes with the block's rounds.
+        """
         cohort.enrol()  # lines 2 and 7: the clients draw Φ_u themselves
         if block == 0:
             return state
@@ -125,7 +128,8 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
         kept = state.best if self.settings.carry == "best" else state.items
         fresh = self._fresh_items(key, kept.shape[0], self.n_items[block])
         items = torch.cat([kept, fresh])  # lines 5 and 6
-        return ServerState(items, items, state.best, state.slow, state.fast, block)
+        state = ServerState(items, items, state.best, state.slow, state.fast, block)
+        return self.opened(state, cohort)
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (lines 10 to 19), then validation where it is due."""

@@ -105,9 +105,10 @@ class PPLR(Selecting[ServerState]):
         return ServerState(rows, rows, middle=middle, best_middle=middle, silent=silent)
 
     def start_block(self, state: ServerState, block: int, cohort: Cohort, key: Key) -> ServerState:
-        """Enrol the clients, and count with them."""
+        """Enrol the clients, count with them, and measure the backbone as it is."""
         cohort.enrol()
-        return self._weighed(self._counted(state, cohort, "train"), cohort)
+        state = self._weighed(self._counted(state, cohort, "train"), cohort)
+        return self.opened(state, cohort)
 
     def round(self, state: ServerState, cohort: Cohort, key: Key) -> ServerState:
         """One communication round (Algorithm 1, lines 3 to 17), then validation."""

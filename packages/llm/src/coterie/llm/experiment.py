@@ -16,6 +16,7 @@ from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
+from coterie.core.federation.selection import best_of
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
@@ -318,13 +319,13 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def _better(self, module: FederatedRun) -> list[str]:
         """Say, if validation does, that words of the items alone find more than the run."""
-        best = int(module.results.get("test/best_round", 0))
-        if self.of_users or self.settings.model.expert != "none" or not best:
+        best = best_of(module.history, PPLR.monitor)
+        if self.of_users or self.settings.model.expert != "none" or not best.measured:
             return []
         if not has_words(self.data.catalogue):
             return []
         rule = title_rule(self.data)
-        if mean_recall(rule.valid) <= module.history[best - 1]["eval/recall@10"]:
+        if mean_recall(rule.valid) <= best.score:
             return []
         words = " and ".join(rule.words)
         return [

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
-from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.monitor import START, VALIDATION, Monitor, of_start
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.server import Decision, Server
@@ -22,7 +22,8 @@ class BestRound:
     """The best round so far.
 
     Attributes:
-        round: its number in the block, from 1; 0 before one was measured.
+        round: its number in the block, from 1; 0 for the model that the block started from, and
+            before anything was measured.
         score: its score on validation data; NaN before.
 
     Example:
@@ -36,6 +37,11 @@ class BestRound:
 
     round: int = 0
     score: float = math.nan
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is one: somebody had validation data."""
+        return not math.isnan(self.score)
 
     def seen(self, score: float, round_: int, monitor: Monitor) -> BestRound:
         """Compare with one more round; gives itself where that is not better."""
@@ -86,15 +92,37 @@ def unmeasured(
     ]
 
 
+def untrained(results: Mapping[str, float]) -> list[str]:
+    """Say, in a line, where no round was better than the model that it started from.
+
+    Example:
+        >>> untrained({"test/best_round": 0.0})
+        ['no round was better on validation than what it started from, which is tested and kept']
+    """
+    found = [
+        name for name, round_ in results.items() if name.endswith("/best_round") and not round_
+    ]
+    blocks = [name.split("/")[1].removeprefix("block") for name in found if name.count("/") > 1]
+    where = f" of block {', '.join(blocks)}" if blocks else ""
+    return [
+        f"no round{where} was better on validation than what it started from, which is tested and "
+        "kept"
+    ] * bool(found)
+
+
 def best_of(history: Iterable[Mapping[str, float]], monitor: Monitor) -> BestRound:
     """Find the best round of a block by what its rounds measured, the oldest first.
+
+    Round 0 is the model that the block started from, if that was measured.
 
     Example:
         >>> best_of([{"fed/loss": 1.0}, {"eval/auc": 0.7}], Monitor("eval/auc"))
         BestRound(round=2, score=0.7)
     """
-    best = NO_ROUND
+    best, start = NO_ROUND, of_start(monitor.key)
     for number, measured in enumerate(history, start=1):
+        if number == 1:
+            best = best.seen(measured.get(start, math.nan), 0, monitor)
         best = best.seen(measured.get(monitor.key, math.nan), number, monitor)
     return best
 
@@ -196,6 +224,21 @@ class Selecting(Server[S]):
         kept: Any = self.keep(state, cohort)
         return replace(kept, chosen=chosen)
 
+    def opened(self, state: S, cohort: Cohort) -> S:
+        """Let the model that a block starts from compete with its rounds, as round 0.
+
+        For where that model is more than random numbers: training that only hurts is not served
+        then. What it measures is noted as `of_start` names it.
+        """
+        self.measure(state, cohort, "valid")
+        cohort.journal.rename(VALIDATION, START)
+        score = cohort.journal.scalars.get(of_start(self.monitor.key), math.nan)
+        chosen = state.chosen.seen(score, 0, self.monitor)
+        if chosen is state.chosen:
+            return state
+        kept: Any = self.keep(state, cohort)
+        return replace(kept, chosen=chosen)
+
     def validate(self, state: S, cohort: Cohort) -> None:
         """Measure the model of the round just done on the clients that validate."""
         self.measure(state, cohort, "valid")
@@ -210,7 +253,7 @@ class Selecting(Server[S]):
 
     def settled(self, state: S, cohort: Cohort) -> S:
         """Keep the last round of a block where none was measured: it is tested and gone on from."""
-        return state if state.chosen.round else self.keep(state, cohort)
+        return state if state.chosen.measured else self.keep(state, cohort)
 
     def conclude(self, state: S, cohort: Cohort, where: str = "test") -> S:
         """Test a settled state, and note which round it is of.
@@ -218,9 +261,9 @@ class Selecting(Server[S]):
         That is ``best_round``, or ``last_round`` where nothing was measured to choose one by.
         """
         self.test(state, cohort)
-        measured = state.chosen.round
+        measured, chosen = state.chosen.measured, state.chosen.round
         name = "best_round" if measured else "last_round"
-        cohort.journal.scalar(f"{where}/{name}", measured or state.round)
+        cohort.journal.scalar(f"{where}/{name}", chosen if measured else state.round)
         return state
 
     def stop(self, state: S, history: Sequence[dict[str, float]]) -> Decision:
@@ -230,6 +273,6 @@ class Selecting(Server[S]):
         """
         if not self.is_due(state):  # a block's last round is one that may be chosen
             return "go"
-        rounds, measured = self.limits.rounds, state.chosen.round
+        rounds, measured = self.limits.rounds, state.chosen.measured
         over = state.chosen.over(state.round, rounds, self.limits.patience if measured else rounds)
         return "block" if over else "go"

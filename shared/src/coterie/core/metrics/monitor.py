@@ -47,3 +47,17 @@ class Monitor:
         if not known:
             return math.nan
         return min(known) if self.lower_is_better else max(known)
+
+
+VALIDATION, START = "eval/", "start/"
+"""How names begin of what is measured after a round, and before the first one of a block."""
+
+
+def of_start(key: str) -> str:
+    """Name what is measured of the model that a block starts from.
+
+    Example:
+        >>> of_start("eval/auc")
+        'start/auc'
+    """
+    return key.replace(VALIDATION, START, 1)

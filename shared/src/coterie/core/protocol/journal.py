@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from torch import Tensor
 
 from coterie.core.errors import UserError
+
+N = TypeVar("N")
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,18 @@ class Journal:
         """Note one number a client; both ``(R,)``, kept on the CPU, where loggers read them."""
         self.clients[name] = (ids.cpu(), values.cpu())
 
+    def rename(self, prefix: str, new: str) -> None:
+        """Let the names that begin with a prefix begin with another one.
+
+        Example:
+            >>> journal = Journal({"eval/auc": 0.7})
+            >>> journal.rename("eval/", "start/")
+            >>> journal.scalars
+            {'start/auc': 0.7}
+        """
+        self.scalars = _renamed(self.scalars, prefix, new)
+        self.clients = _renamed(self.clients, prefix, new)
+
     def refuse(self, step: str, client: int, why: str) -> None:
         """Note an answer that was left out."""
         self.refused.append((step, client, why))
@@ -113,3 +128,10 @@ class Journal:
         self.releases.clear()
         self.asked.clear()
         self.unheard.clear()
+
+
+def _renamed(noted: dict[str, N], prefix: str, new: str) -> dict[str, N]:
+    return {
+        new + name.removeprefix(prefix) if name.startswith(prefix) else name: value
+        for name, value in noted.items()
+    }

@@ -58,11 +58,12 @@ KEYS: tuple[MetricKey, ...] = (
     MetricKey("fed/norm_bound", "1", "norm to which uploads were shortened, with aggregate.*"),
     MetricKey("fed/bounded", "uploads", "uploads, or means of nodes, that were shortened"),
     MetricKey("fed/left_out", "uploads", "the same, that Krum or Multi-Krum left out"),
+    MetricKey("start/*", "1", "the same of the model that a block starts from, round 0"),
     MetricKey("eval/clients", "clients", "clients that validated, where not all did"),
     MetricKey(
         "eval/*_stream", "1", "mean over the blocks after the first of each one's best score"
     ),
-    MetricKey("test/best_round", "rounds", "round that was tested"),
+    MetricKey("test/best_round", "rounds", "round that was tested; 0 is what it started from"),
     MetricKey("test/last_round", "rounds", "the same, where none was measured"),
     MetricKey("cost/up_bytes", "bytes", "sent by clients in this round"),
     MetricKey("cost/down_bytes", "bytes", "sent to clients in this round"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.figures import draw_png
-from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.monitor import Monitor, of_start
 from coterie.core.registry.keys import KEYS, NAMESPACES, PANELS, X_AXIS, Panel, documented
 from coterie.core.registry.papers import Paper, papers
 from coterie.core.run.metrics_file import read_metrics
@@ -151,18 +151,31 @@ def _margins(width: float, height: float) -> dict[str, float]:
 def best_rounds(table: Table, monitor: Monitor) -> list[int]:
     """Find the row of the best round of every block; none where nothing was measured.
 
+    Nor is there one where no round is better than what the block started from.
+
     Example:
         >>> table = {"block": np.zeros(3), "eval/auc": np.array([0.6, np.nan, 0.7])}
         >>> best_rounds(table, Monitor("eval/auc"))
         [2]
     """
     scores = table.get(monitor.key, np.empty(0))
+    starts = table.get(of_start(monitor.key), np.full(len(scores), np.nan))
+    started = {float(table["block"][row]): starts[row] for row in _known(starts)}
     best: dict[float, int] = {}
-    for row in np.flatnonzero(~np.isnan(scores)).tolist():
+    for row in _known(scores):
         block = float(table["block"][row])
         if block not in best or monitor.better(scores[row], than=scores[best[block]]):
             best[block] = row
-    return [best[block] for block in sorted(best)]
+    return [
+        row
+        for block, row in sorted(best.items())
+        if monitor.better(scores[row], than=started.get(block, np.nan))
+    ]
+
+
+def _known(values: np.ndarray) -> list[int]:
+    """Rows with a number."""
+    return np.flatnonzero(~np.isnan(values)).tolist()
 
 
 def _metrics(run_folder: Path) -> Table:

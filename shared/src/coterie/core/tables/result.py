@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coterie.core.files import write_json
+from coterie.core.metrics.monitor import VALIDATION, of_start
 
 NAN = float("nan")
 Values = Sequence[float] | NDArray[np.float64]
@@ -74,13 +75,19 @@ class RunResult:
 
     @property
     def best_round(self) -> int:
-        """The (first) round that is best on validation data."""
+        """The (first) round that is best on validation data; 0 is what the run started from."""
         best = np.nanargmin if self.lower_is_better else np.nanargmax
-        return int(best(self.curve(self.chosen_by))) + 1
+        return int(best([self._of_start(self.chosen_by), *self.curve(self.chosen_by)]))
 
     def best(self, name: str) -> float:
         """A number of the best round."""
-        return self.curve(name)[self.best_round - 1]
+        best = self.best_round
+        return self.curve(name)[best - 1] if best else self._of_start(name)
+
+    def _of_start(self, name: str) -> float:
+        """A number of the model before the first round; NaN where it was not measured."""
+        known = name.startswith(VALIDATION)
+        return next(iter(self.curve(of_start(name))), NAN) if known else NAN
 
     def last(self, name: str) -> float:
         """A number of the last round that was evaluated."""

@@ -17,7 +17,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from coterie.core.data.interactions.interactions import in_words
 from coterie.core.errors import Interrupted, UserError
 from coterie.core.federation.federation import Federation
-from coterie.core.federation.selection import Selecting, unmeasured
+from coterie.core.federation.selection import Selecting, unmeasured, untrained
 from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
@@ -246,7 +246,9 @@ def _validation(federation: Federation) -> list[str]:
 
 def _unmeasured(run: FederatedRun) -> list[str]:
     monitor = run.federation.monitor
-    return [] if monitor is None else unmeasured(run.history, run.results, monitor)
+    if monitor is None:
+        return []
+    return [*unmeasured(run.history, run.results, monitor), *untrained(run.results)]
 
 
 def check_accepted(history: Sequence[dict[str, float]]) -> None:

@@ -39,9 +39,16 @@ from coterie.llm.rules import (
 )
 from coterie.llm.settings import FederatedDataSettings, MixingSettings, Settings
 
-COURSE = ("fed/loss", "eval/recall@10", "pplr/similarity", "pplr/difficulty", "pplr/warmup")
+COURSE = (
+    "fed/loss",
+    "start/recall@10",
+    "eval/recall@10",
+    "pplr/similarity",
+    "pplr/difficulty",
+    "pplr/warmup",
+)
 # Steps that measure, or make ready to measure; a round's traffic is without them.
-_MEASURING = {"evaluate", "fold_in", "keep_best", "remember"}
+_MEASURING = {"evaluate", "weigh", "fold_in", "keep_best", "remember"}
 
 
 def imbalances(results: Sequence[RunResult], split: str = "test") -> list[float]:
@@ -110,8 +117,9 @@ def train(settings: Settings) -> RunResult:
     for name, values in experiment.of_clients(module).items():
         result.clients[f"test/{name}"] = values.tolist()
     best = int(result.metrics["best_round"])
-    if best:
-        result.clients["valid/recall@10"] = result.course["eval/recall@10"][best - 1]
+    course = result.course.get("eval/recall@10" if best else "start/recall@10")
+    if course:
+        result.clients["valid/recall@10"] = course[max(best - 1, 0)]
     return result
 
 
@@ -125,12 +133,13 @@ def _note_round(result: RunResult, module: FederatedRun, experiment: Experiment)
 
 def _note_end(result: RunResult, module: FederatedRun) -> None:
     """Note the overall metrics, the rounds and the traffic of a run that is finished."""
-    best = module.results["test/best_round"]
+    best = int(module.results["test/best_round"])
     result.metrics |= {"rounds": module.round, "best_round": best}
+    chosen, where = module.history[max(best - 1, 0)], "eval" if best else "start"
     for name in MEASURES:
         result.metrics[f"test/{name}"] = module.results[f"test/{name}"]
-        if best:
-            result.metrics[f"valid/{name}"] = module.history[int(best) - 1][f"eval/{name}"]
+        if f"{where}/{name}" in chosen:
+            result.metrics[f"valid/{name}"] = chosen[f"{where}/{name}"]
     trainings = result.total("fed/clients")
     for way in ("up", "down"):
         size = result.total(f"cost/{way}_bytes")

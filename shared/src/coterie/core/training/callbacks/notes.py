@@ -11,7 +11,7 @@ import lightning
 
 from coterie.core.engines.nodes import Nodes
 from coterie.core.errors import UserError
-from coterie.core.metrics.monitor import Monitor
+from coterie.core.metrics.monitor import Monitor, of_start
 from coterie.core.privacy.budget import Budget
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.metrics_file import STREAM
@@ -226,9 +226,10 @@ class StreamScore(Note):
 
     def note(self, run: FederatedRun) -> None:
         """Track the best of every block; note the mean when the run is finished."""
-        block, score = run.block, run.journal.scalars.get(self.monitor.key, math.nan)
-        if not math.isnan(score):
-            self.best[block] = self.monitor.best((self.best.get(block, math.nan), score))
+        block, noted = run.block, run.journal.scalars
+        for key in (of_start(self.monitor.key), self.monitor.key):
+            if not math.isnan(score := noted.get(key, math.nan)):
+                self.best[block] = self.monitor.best((self.best.get(block, math.nan), score))
         if run.finished and self.best:
             later = [best for block, best in self.best.items() if block > 0]
             scores = later or list(self.best.values())
