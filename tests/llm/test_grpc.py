@@ -329,7 +329,7 @@ def test_oversized_for_the_client_itself(
 )
 def test_malformed_bytes(within: tuple[Middle, MiddleServer, str], data: bytes) -> None:
     middle, server, model = within
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     known = {
         "Open": ((TOKEN, client_token(SECRET, 0)), (CLIENT, "0")),
         **dict.fromkeys(("Forward", "Backward", "Step", "Close"), ((SESSION, session),)),

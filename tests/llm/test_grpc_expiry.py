@@ -76,7 +76,7 @@ def test_a_call_without_its_gradient_expires_in_a_session_that_lives() -> None:
         cut(TinyLlama(4), 1).stack, Training(lr=0.1), limits=Limits(ttl=1.0), clock=clock
     )
     use_start(middle)
-    name = middle.open(0, training=True)
+    name = middle.open(0, training=True).session
     _, old = middle.forward(name, HIDDEN, LEARN)
     clock.now = 0.7
     _, young = middle.forward(name, HIDDEN, LEARN)

@@ -12,6 +12,7 @@ from coterie.core.errors import UserError
 from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.local_training.row_optimizer import RowSGD
 from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.mixing import Mixing
 from coterie.llm.split.channel import Context, Diverged
@@ -50,7 +51,7 @@ def begin(middle: Middle, optimizer: bool = True) -> Part:
 
 def train(middle: Middle, client: int, steps: int = 2, *, keep: bool = True) -> Tensor:
     """Some steps whose data differ by client; the trained row."""
-    session = middle.open(client, training=True)
+    session = middle.open(client, training=True).session
     for _ in range(steps):
         _, call = middle.forward(session, HIDDEN * (client + 1), LEARN)
         middle.backward(session, call, GRADIENT)
@@ -79,7 +80,7 @@ def rows_of(middle: Middle, *ids: int) -> Tensor:
 
 
 def output(middle: Middle, client: int) -> Tensor:
-    session = middle.open(client, training=False)
+    session = middle.open(client, training=False).session
     out, _ = middle.forward(session, HIDDEN, Context())
     middle.close(session)
     return out
@@ -116,7 +117,7 @@ def test_gradients_add_up_until_the_step() -> None:
     for twice in (True, False):
         middle = make(sgd)
         begin(middle, optimizer=False)
-        session = middle.open(0, training=True)
+        session = middle.open(0, training=True).session
         calls = [middle.forward(session, HIDDEN, LEARN)[1] for _ in range(2 if twice else 1)]
         for call in calls:
             middle.backward(session, call, GRADIENT if twice else 2 * GRADIENT)
@@ -132,7 +133,7 @@ def test_interleaved_clients_do_not_meet() -> None:
     expected = [train(alone, client) for client in (0, 1)]
     middle = make()
     begin(middle)
-    sessions = [middle.open(client, training=True) for client in (0, 1)]
+    sessions = [middle.open(client, training=True).session for client in (0, 1)]
     for _ in range(2):
         calls = [
             middle.forward(session, HIDDEN * (client + 1), LEARN)[1]
@@ -232,7 +233,7 @@ def test_what_is_in_use_is_what_runs() -> None:
 def test_nothing_outlasts_what_is_used_next() -> None:
     middle = make()
     part = begin(middle)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     train(middle, 1)
     middle.use(tree.take(part, torch.tensor([0, 1])))
     for client in (-1, 2):
@@ -249,7 +250,7 @@ def test_a_late_client_does_not_train_what_is_mixed() -> None:
     middle = make()
     part = begin(middle)
     train(middle, 1)
-    late = middle.open(0, training=True)
+    late = middle.open(0, training=True).session
     _, call = middle.forward(late, HIDDEN, LEARN)
     middle.backward(late, call, GRADIENT)
     middle.step(late)
@@ -279,7 +280,7 @@ def test_sessions_and_calls_expire() -> None:
     clock = Clock()
     middle = make(clock=clock, limits=Limits(ttl=10))
     begin(middle)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     _, old = middle.forward(session, HIDDEN, LEARN)
     clock.now = 8
     _, call = middle.forward(session, HIDDEN, LEARN)
@@ -297,7 +298,7 @@ def test_sessions_and_calls_expire() -> None:
 def test_bounds() -> None:
     middle = make(limits=Limits(pending=3, tokens=20))
     begin(middle)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     for _ in range(3):
         middle.forward(session, HIDDEN, LEARN)
     with pytest.raises(UserError, match="3 calls await"):
@@ -331,7 +332,7 @@ def test_bounds() -> None:
 def test_what_does_not_fit_is_refused(hidden: Tensor, context: Context, match: str) -> None:
     middle = make()
     begin(middle)
-    session = middle.open(0, training=False)
+    session = middle.open(0, training=False).session
     with pytest.raises(ProtocolError, match=match):
         middle.forward(session, hidden, context)
     middle.forward(session, HIDDEN, Context())
@@ -340,7 +341,7 @@ def test_what_does_not_fit_is_refused(hidden: Tensor, context: Context, match: s
 def test_cache_is_the_one_the_client_means() -> None:
     middle = make()
     begin(middle)
-    session = middle.open(0, training=False)
+    session = middle.open(0, training=False).session
     middle.forward(session, HIDDEN, Context(cache=4))
     last = HIDDEN[:, :1]
     one = torch.ones(1, dtype=torch.int32)
@@ -359,7 +360,7 @@ def test_cache_is_the_one_the_client_means() -> None:
 def test_a_gradient_that_does_not_fit_is_refused() -> None:
     middle = make()
     begin(middle)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     _, call = middle.forward(session, HIDDEN, LEARN)
     for wrong in (GRADIENT[:1], GRADIENT.long(), GRADIENT * math.inf):
         with pytest.raises(ProtocolError, match="gradient"):
@@ -370,7 +371,7 @@ def test_a_gradient_that_does_not_fit_is_refused() -> None:
 def test_longformer_needs_its_window_and_codes() -> None:
     middle = Middle(cut(TinyLongformer(4), 1).stack, ADAM)
     begin(middle)
-    session = middle.open(0, training=False)
+    session = middle.open(0, training=False).session
     hidden = torch.ones(2, 8, 32)
     codes = torch.ones(2, 8, dtype=torch.int8)
     for wrong_hidden, mask, match in (
@@ -390,11 +391,11 @@ def test_a_client_takes_no_session_from_another() -> None:
     clock = Clock()
     middle = make(limits=Limits(sessions=3), clock=clock)
     begin(middle)
-    other = middle.open(1, training=True)
+    other = middle.open(1, training=True).session
     own = []
     for number in range(2000):
         clock.now = number / 10  # less than the time to live
-        own.append(middle.open(0, training=False))
+        own.append(middle.open(0, training=False).session)
     assert len(middle._sessions) == 4
     middle.forward(other, HIDDEN, LEARN)
     for name in own[-3:]:
@@ -426,17 +427,17 @@ def test_parts_that_do_not_fit_are_refused() -> None:
 def test_steps_need_a_gradient_and_a_training_session() -> None:
     middle = make()
     begin(middle)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     with pytest.raises(UserError, match="no gradient since"):
         middle.step(session)
     with pytest.raises(UserError, match="does not train"):
-        middle.step(middle.open(0, training=False))
+        middle.step(middle.open(0, training=False).session)
 
 
 def test_gradients_pass_through_without_training() -> None:
     middle = make()
     begin(middle)
-    session = middle.open(0, training=False)
+    session = middle.open(0, training=False).session
     for through in (True, False):
         context = Context(gradient=True, input_gradient=through)
         _, call = middle.forward(session, HIDDEN, context)
@@ -456,7 +457,7 @@ def test_a_row_that_diverged_is_dropped() -> None:
 def test_an_optimizer_that_diverged_is_dropped_where_it_is_kept(kept: bool) -> None:
     middle = make()
     begin(middle, optimizer=kept)
-    session = middle.open(0, training=True)
+    session = middle.open(0, training=True).session
     _, call = middle.forward(session, HIDDEN, LEARN)
     middle.backward(session, call, GRADIENT * 1e25)  # its square is more than a float32
     middle.step(session)
@@ -474,6 +475,20 @@ def test_optimizer_may_start_anew_every_round() -> None:
     assert not torch.equal(play(kept, one).rows, play(anew, other).rows)
 
 
-def test_a_frozen_middle_is_refused() -> None:
-    with pytest.raises(UserError, match="adapter is empty"):
-        Middle(cut(TinyLlama(4).requires_grad_(False), 1).stack, ADAM)
+def test_a_frozen_middle_runs_and_has_nothing_to_mix() -> None:
+    """Its rows have no numbers; a step, a mixture and a gradient of the input go on as ever."""
+    frozen = Middle(cut(TinyLlama(4).requires_grad_(False), 1).stack, ADAM)
+    assert frozen.size == 0
+    use_start(frozen, 2)
+    for client in (0, 1):
+        session = frozen.open(client, training=True).session
+        hidden = Key.from_seed(1).normal(1, 3, 32)
+        context = Context(gradient=True, input_gradient=True)
+        out, call = frozen.forward(session, hidden, context)
+        assert bool(frozen.backward(session, call, torch.ones_like(out)).any())
+        frozen.step(session)
+        frozen.close(session)
+    ids = torch.arange(2)
+    assert torch.equal(frozen.gram(ids, True), torch.zeros(2, 2, dtype=torch.float64))
+    mixed = frozen.mix(Mixing(ids, ids, torch.full((2, 2), 0.5, dtype=torch.float64)))
+    assert mixed.rows.shape == (2, 0)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.llm.tiny_encoder import network, rows
 from tests.llm.tiny_split import use_start
 from torch import nn
 
@@ -14,6 +15,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import GenerationSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import tiny_text
+from coterie.llm.backbones.encoder import Encoder
 from coterie.llm.backbones.recformer import small_recformer
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.data.examples import Examples
@@ -47,6 +49,10 @@ def recformer() -> Backbone:
     return small_recformer(titles, size, KEY, window=8)
 
 
+def encoder() -> Backbone:
+    return Encoder(network(), rows(), ModelSettings(name="encoder", space="raw"))
+
+
 def adapted(make: Callable[[], Backbone], lora: bool) -> Backbone:
     backbone = make()
     if lora:
@@ -59,7 +65,7 @@ def adapted(make: Callable[[], Backbone], lora: bool) -> Backbone:
 
 
 @pytest.mark.parametrize("lora", [True, False], ids=["lora", "all parameters"])
-@pytest.mark.parametrize("make", [item, text, recformer])
+@pytest.mark.parametrize("make", [item, text, recformer, encoder])
 def test_equal(make: Callable[[], Backbone], lora: bool) -> None:
     backbone = adapted(make, lora)
     whole = Adapter(backbone.named_parameters())

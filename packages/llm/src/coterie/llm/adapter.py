@@ -19,6 +19,7 @@ class Adapter:
 
     Args:
         named: names and parameters, in the order of the row.
+        may_be_empty: whether nothing to train is right.
 
     Raises:
         UserError: there is nothing to train.
@@ -30,9 +31,11 @@ class Adapter:
         ([1.0, 2.0, 3.0], ['weight', 'bias'])
     """
 
-    def __init__(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    def __init__(
+        self, named: Iterable[tuple[str, nn.Parameter]], *, may_be_empty: bool = False
+    ) -> None:
         chosen = [(name, parameter) for name, parameter in named if parameter.requires_grad]
-        if not chosen:
+        if not chosen and not may_be_empty:
             raise UserError("the adapter is empty: no parameter of the backbone is trainable")
         self.names = [name for name, _ in chosen]
         self.parameters = [parameter for _, parameter in chosen]
@@ -93,6 +96,8 @@ class Adapter:
 
     @staticmethod
     def _flat(tensors: Sequence[Tensor]) -> Tensor:
+        if not tensors:
+            return torch.empty(0)
         return torch.cat([tensor.detach().flatten() for tensor in tensors])
 
 

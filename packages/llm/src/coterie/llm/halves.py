@@ -63,7 +63,7 @@ def split_backbone(backbone: Backbone, settings: Settings) -> Halves:
         raise UserError("'split.k' is missing, the number of the client's layers")
     parts = cut_backbone(backbone, split.k, settings)
     assert parts.stack is not None
-    size = Adapter(parts.stack.named_parameters()).size
+    size = Adapter(parts.stack.named_parameters(), may_be_empty=True).size
     if split.server is not None:
         return _remote(parts, settings, size)
     middle = make_middle(parts, settings)
@@ -86,7 +86,7 @@ def make_middle(parts: Cut, settings: Settings, limits: Limits | None = None) ->
     """Make the server's half of a backbone that is cut.
 
     Raises:
-        UserError: the middle is not here, or has nothing to train.
+        UserError: the middle is not here.
     """
     if parts.stack is None:
         raise UserError("the middle is not here: it is the server's")

@@ -235,9 +235,12 @@ class Backbone(nn.Module, ABC):
         return "expert.", *(f"model.{name}." for name in (last, *self.above))
 
     @property
-    def trained_elsewhere(self) -> bool:
-        """Whether numbers are trained that stand in for layers of this network, not in it."""
-        return any(getattr(layer, "trained_elsewhere", False) for layer in self.layers)
+    def elsewhere(self) -> str:
+        """Names what stands in for layers of this network: whose it is, and in which state.
+
+        It is "" where all layers are here.
+        """
+        return "".join(getattr(layer, "elsewhere", "") for layer in self.layers)
 
     @property
     def cut(self) -> int:
@@ -307,6 +310,21 @@ class Backbone(nn.Module, ABC):
 
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""
+
+
+def hides_padding(real: Tensor, like: Tensor) -> Tensor:
+    """Make the mask that layers as BERT has them add to their scores, ``(B, 1, 1, T)``.
+
+    Args:
+        real: ``(B, T)`` bool, False at padding.
+        like: of the mask's number format.
+    """
+    return (~real)[:, None, None].to(like) * torch.finfo(like.dtype).min
+
+
+def first_of(out: Tensor | tuple[Tensor, ...]) -> Tensor:
+    """Give the states among what a layer returns."""
+    return out[0] if isinstance(out, tuple) else out
 
 
 def number(layers: Sequence[nn.Module]) -> None:

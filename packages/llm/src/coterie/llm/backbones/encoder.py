@@ -16,7 +16,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone_settings import LoraSettings, ModelSettings
-from coterie.llm.backbones.base import base_model
+from coterie.llm.backbones.base import base_model, first_of, hides_padding
 from coterie.llm.backbones.hub import check_source, check_tokens, encoder_model, from_hub
 from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.data.examples import Examples
@@ -57,6 +57,7 @@ class Encoder(EmbedsItems):
         distinct = dict(zip(self.text_of.tolist(), texts, strict=True))
         self._tokens = Ragged.from_lists([list(distinct[n]) for n in range(len(distinct))])
         self._kept: Tensor | None = None
+        self._had_by: set[str] = set()
         self._below = 0
         self._space: tuple[Tensor, Tensor] | None = None
         if hasattr(model.encoder, "compute_position_bias"):  # MPNet
@@ -150,8 +151,10 @@ class Encoder(EmbedsItems):
         """States ``(m, T, h)`` of texts that enter the first layer with something to train."""
         if not self._below:
             return self._input(texts, real)
-        if self._kept is None:
+        # In a simulation of clients with layers elsewhere each has these states sent once.
+        if self._kept is None or self.elsewhere not in self._had_by:
             self._kept = self._states_below()
+            self._had_by.add(self.elsewhere)
         place = self._tokens.offsets[texts][:, None] + torch.arange(real.shape[1])
         return self._kept[place.where(real, 0)] * real[..., None]
 
@@ -186,13 +189,12 @@ class Encoder(EmbedsItems):
 
     def _run(self, states: Tensor, real: Tensor, layers: Sequence[nn.Module]) -> Tensor:
         """Let states ``(m, T, h)`` pass through layers."""
-        mask = (~real)[:, None, None].to(states) * torch.finfo(states.dtype).min
+        mask = hides_padding(real, states)
         more = {}
         if hasattr(self.model.encoder, "compute_position_bias"):
             more["position_bias"] = self.model.encoder.compute_position_bias(states)
         for layer in layers:
-            out = layer(states, attention_mask=mask, **more)
-            states = out[0] if isinstance(out, tuple) else out
+            states = first_of(layer(states, attention_mask=mask, **more))
         return states
 
     def _restart(self) -> None:
@@ -205,6 +207,7 @@ class Encoder(EmbedsItems):
         below = any(p.requires_grad for p in self.model.embeddings.parameters())
         self._below = 0 if below or True not in trained else trained.index(True)
         self._kept = None
+        self._had_by.clear()
         self.forget()
 
     @torch.no_grad()

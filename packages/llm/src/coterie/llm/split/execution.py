@@ -18,7 +18,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.device import moved
 from coterie.core.wire.codec import ProtocolError
 from coterie.llm.adapter import Adapter
-from coterie.llm.backbones.base import base_model, number
+from coterie.llm.backbones.base import base_model, first_of, hides_padding, number
 from coterie.llm.split.channel import GLOBAL, MASKED, Context
 from coterie.llm.split.sessions import Session
 
@@ -161,19 +161,35 @@ class LongformerStack(Stack):
         return hidden
 
 
+class EncoderStack(Stack):
+    """Layers as BERT has them: every token sees all that are not padding."""
+
+    def check(self, hidden: Tensor, context: Context) -> None:
+        """Refuse what cannot be run; see `Stack.check`."""
+        super().check(hidden, context)
+        if context.mask is not None and context.mask.dtype != torch.bool:
+            raise ProtocolError("the mask of an encoder must be bool")
+        if context.mask is not None and not bool(context.mask.any(1).all()):
+            raise ProtocolError("a sequence is nothing but padding")
+
+    def forward(self, hidden: Tensor, context: Context, cache: Any = None) -> Tensor:
+        """Run the layers on hidden states ``(B, T, h)``; see `Stack.forward`."""
+        mask = None if context.mask is None else hides_padding(context.mask, hidden)
+        for layer in self.layers:
+            hidden = first_of(layer(hidden, attention_mask=mask))
+        return hidden
+
+
 class Execution:
     """Run a stack with the row of a client in the place of its trainable parameters.
 
     A call has ``most_tokens`` at the most, cached ones included.
-
-    Raises:
-        UserError: nothing in the layers is trainable.
     """
 
     def __init__(self, stack: Stack, most_tokens: int) -> None:
         # As pre-training leaves the layers. A stack made of them would say that it is in training.
         self.stack = stack.eval()
-        self.adapter = Adapter(stack.named_parameters())
+        self.adapter = Adapter(stack.named_parameters(), may_be_empty=True)
         self._most_tokens = most_tokens
         self._draws = _has_dropout(stack)
 

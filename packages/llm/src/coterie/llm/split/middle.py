@@ -16,9 +16,10 @@ from coterie.core.local_training.row_optimizer import RowOptimizer, RowState
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.saved import digest
 from coterie.llm.adapter import Adapter
 from coterie.llm.mixing import Mixing, inner_products, received
-from coterie.llm.split.channel import Context, Diverged
+from coterie.llm.split.channel import Context, Diverged, Opening
 from coterie.llm.split.execution import Execution, Stack
 from coterie.llm.split.part import Part
 from coterie.llm.split.sessions import Limits, Session, Sessions
@@ -47,13 +48,10 @@ class Middle:
     waits until it is mixed.
 
     Args:
-        stack: the layers. What is trained of them has ``requires_grad``.
+        stack: the layers. What is trained of them has ``requires_grad``; that may be nothing.
         training: how.
         limits: of a client's use.
         clock: seconds, for what expires.
-
-    Raises:
-        UserError: nothing in the layers is trainable.
     """
 
     def __init__(
@@ -159,8 +157,8 @@ class Middle:
         self.use(Part(rows, optimizer))
         return self._part()
 
-    def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
-        """Begin a session of a client and name it; ``key``, a scalar, is that of dropout.
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> Opening:
+        """Begin a session of a client; ``key``, a scalar, is that of dropout.
 
         A row that is trained starts from the part in use, even if the client has already trained in
         it and tries again.
@@ -178,10 +176,10 @@ class Middle:
             self._sessions.drop(client)
             self._trained.pop(client, None)
         own = tree.take(used, torch.tensor([client]))
-        row = own.rows[0].detach().requires_grad_(training)
+        row = own.rows[0].detach().requires_grad_(training and self.size > 0)
         session = Session(client, training, row, own.rows[0], key, self._sessions.now())
         session.optimizer, session.keep = own.optimizer, own.optimizer is not None
-        return self._sessions.add(session)
+        return Opening(self._sessions.add(session), digest({"row": session.start}))
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the layers on ``(B, T, h)``, of the model's number format or bfloat16.
@@ -227,6 +225,8 @@ class Middle:
             UserError: the session is unknown or does not train, or no gradient has come.
         """
         one = self._sessions.get(session)
+        if one.training and not self.size:
+            return  # nothing in these layers is trained
         if not one.training or one.gradient is None:
             why = "has got no gradient since its last step" if one.training else "does not train"
             raise UserError(f"the session of client {one.client} {why}: nothing to step")

@@ -15,7 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.mixing import Mixing
-from coterie.llm.split.channel import Context, Traffic
+from coterie.llm.split.channel import Context, Opening, Traffic
 from coterie.llm.split.part import Kept
 from coterie.llm.split.remote import messages
 from coterie.llm.split.remote.link import Link, Tls
@@ -75,11 +75,12 @@ class GrpcSessions:
     def __init__(self, link: Link, model: str, token: Callable[[int], str]) -> None:
         self._link, self._model, self._token = link, model, token
 
-    def open(self, client: int, *, training: bool, key: Key | None = None) -> str:
+    def open(self, client: int, *, training: bool, key: Key | None = None) -> Opening:
         """Begin a session; see `Middle.open`."""
         seed = None if key is None else int(key.state)
         request, token = messages.Open(training, seed, self._model), self._token(client)
-        return self._link.call(request, messages.Opened, token=token, client=client).session
+        opened = self._link.call(request, messages.Opened, token=token, client=client)
+        return Opening(opened.session, opened.part)
 
     def forward(self, session: str, hidden: Tensor, context: Context) -> tuple[Tensor, int]:
         """Run the layers; see `Middle.forward`."""

@@ -25,9 +25,10 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """The name of the session."""
+    """The session; see `coterie.llm.split.channel.Opening`."""
 
     session: str
+    part: str
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,8 @@ class MiddleServer:
                 raise ProtocolError("key is no int64")
             key = Key(torch.tensor(message.key, dtype=torch.int64))
         client = int(metadata[messages.CLIENT])  # whose token it is
-        session = self._middle.open(client, training=message.training, key=key)
-        return messages.Opened(session)
+        opened = self._middle.open(client, training=message.training, key=key)
+        return messages.Opened(opened.session, opened.part)
 
     def _use(self, message: messages.Use, metadata: Metadata) -> None:
         self._check_model(message.model)

@@ -1,0 +1,94 @@
+"""An encoder in two halves: the numbers of the whole, and what crosses for the catalogue."""
+
+from collections import Counter
+
+import pytest
+from tests.llm.tiny_encoder import folder
+
+from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.sections import EngineSettings
+from coterie.llm.backbone_settings import LoraSettings, ModelSettings, SplitSettings
+from coterie.llm.experiment import Experiment
+from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+
+DATA = FederatedDataSettings(clients=3, shots=60)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    titles = Experiment(Settings(data=DATA)).data.catalogue.require_titles()
+    words = sorted({word for title in titles for word in title.split()})
+    return str(folder(tmp_path_factory.mktemp("encoder") / "bert", words=words))
+
+
+def settings(model, top, k=None, method="pplr", **more):
+    return Settings(
+        method=method,
+        rounds=2,
+        model=ModelSettings(name="encoder", path=model, context=16),
+        lora=LoraSettings(rank=2, dropout=0.0, top=top),
+        train=TrainSettings(lr=0.01),
+        split=SplitSettings(k=k, **more),
+        engine=EngineSettings(dtype="float64"),
+        data=DATA,
+    )
+
+
+def finished(chosen):
+    experiment = Experiment(chosen)
+    run = FederatedRun(experiment.federation())
+    while not run.finished:
+        run.advance()
+    return experiment, run
+
+
+MEASURED = ("fed/loss", "eval/", "start/", "test/", "pplr/")
+
+
+@pytest.mark.parametrize("method", ["pplr", "fedavg", "fedprox"])
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_the_split_run_is_the_whole_one(model, top, method):
+    whole, split = (finished(settings(model, top, k, method))[1] for k in (None, 2))
+    for row, other in zip(whole.history, split.history, strict=True):
+        names = [name for name in row if name.startswith(MEASURED)]
+        assert {"fed/loss", "eval/recall@10"} <= set(names)
+        for name in names:
+            assert other[name] == pytest.approx(row[name], rel=0, abs=1e-12), name
+    assert whole.history[0]["fed/loss"] != whole.history[1]["fed/loss"]
+    assert split.results == pytest.approx(whole.results, rel=0, abs=1e-12)
+
+
+def crossed(chosen):
+    """Bytes of activations up in each round, by step; and the experiment."""
+    experiment = Experiment(chosen)
+    run, found, before = FederatedRun(experiment.federation()), [], Counter()
+    while not run.finished:
+        run.advance()
+        now = Counter()
+        for row in run.ledger.rows():
+            if row["field"] == "activations" and row["direction"] == "up":
+                now[row["step"]] += row["bytes"]
+        found.append(now - before)
+        before = now
+    return experiment, found
+
+
+def test_behind_a_frozen_middle_the_catalogue_crosses_once_a_client(model):
+    experiment, (first, second) = crossed(settings(model, 1, 2))
+    size = experiment.backbone._tokens.values.numel() * experiment.backbone.hidden * 8
+    assert 3 * size <= first["evaluate"] < 4 * size  # with padding
+    assert set(first) == {"evaluate"}
+    assert not second
+
+
+def test_behind_a_trained_middle_it_crosses_once_a_row(model):
+    """What a validation was made with is what the next training begins with."""
+    experiment, (first, second) = crossed(settings(model, 3, 2))
+    size = experiment.backbone._tokens.values.numel() * experiment.backbone.hidden * 8
+    assert 2 * 3 * size <= first["evaluate"] < 2 * 4 * size  # of round 0, of round 1
+    assert second["evaluate"] * 2 == first["evaluate"]
+    data = experiment.clients.train
+    examples = sum(len(part.history.values) + len(part) for part in data)
+    longest = int(experiment.backbone._tokens.lengths.max())
+    for each in (first, second):  # the items of batches alone
+        assert 0 < each["update"] <= examples * longest * experiment.backbone.hidden * 8
