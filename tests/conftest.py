@@ -13,6 +13,7 @@ import torch
 from matplotlib.figure import Figure
 
 from coterie.core import figures
+from coterie.core.federation.selection import Selecting
 from coterie.core.files import write_bytes
 
 # What changes torch for a whole process, and so is never imported here.
@@ -44,6 +45,14 @@ def data_root() -> Path:
     if not (root / "ml-100k" / "u.data").is_file():
         pytest.skip(f"needs the public data sets: set COTERIE_DATA (looked in {root})")
     return root
+
+
+@pytest.fixture(scope="module")
+def rounds_alone() -> Iterator[None]:
+    """What a block starts from does not compete: on made-up data it is often the best."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Selecting, "opened", lambda self, state, cohort: state)
+        yield
 
 
 @pytest.fixture(autouse=True)

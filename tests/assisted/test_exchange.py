@@ -27,6 +27,8 @@ from coterie.core.privacy.check import assert_no_shared_storage, assert_non_inte
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 
 class Listening(Organisation):
     """An organisation whose messages are written down."""

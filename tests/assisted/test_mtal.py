@@ -16,6 +16,8 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 OFFSETS = (0, 5, 8, 12)
 
 

@@ -16,6 +16,8 @@ from coterie.assisted.settings import (
 from coterie.core.engines.host import ClientHost
 from coterie.core.run.driver import FederatedRun
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 
 @pytest.mark.parametrize(
     "settings",

@@ -26,6 +26,8 @@ from coterie.core.protocol.common_secret import to_fixed
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 SUM = ProtectSettings(sum=True)
 WIDTHS = (5, 3, 4, 2)
 RESOLUTION = 2.0**-20

@@ -7,6 +7,8 @@ from tests.assisted.small_organisations import WIDTHS, finished, make_run, make_
 from coterie.assisted.data import Organisations
 from coterie.assisted.experiment import scores_of_user
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 
 def _numbered(run, align):
     """Give the organisations global numbers of their columns, one after the other."""

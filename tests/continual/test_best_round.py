@@ -1,6 +1,5 @@
 """The best round of a block: what is measured, kept, carried on and remembered."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -173,18 +172,36 @@ def test_the_most_rounds():
 @pytest.mark.parametrize("carry", ["best", "last"])
 def test_what_starts_the_next_block(carry):
     """Items of the best or last round, new rows N(0, σ²); the old table is always the best one."""
-    server, cohort, state, _ = play([0.1, 0.3, 0.2, 0.2, 0.2], "f3crec", carry=carry)
+    scores = [0.1, 0.3, 0.2, 0.2, 0.2, 0.25]  # the last of what the next block starts from
+    server, cohort, state, _ = play(scores, "f3crec", carry=carry)
     begun = server.start_block(state, 1, cohort, Key.from_seed(4))
     kept = state.best if carry == "best" else state.items
     assert torch.equal(begun.items[:4], kept)
     assert begun.items.shape == (6, 4)
     assert 0 < float(begun.items[4:].abs().max()) < 2
     assert torch.equal(begun.old, state.best)
-    assert (begun.block, begun.round, begun.chosen.round) == (1, 0, 0)
-    assert math.isnan(begun.chosen.score)
-    step, down = cohort.asked[-1]
-    assert step == "start_block"
+    assert (begun.block, begun.round, begun.chosen) == (1, 0, BestRound(0, 0.25))
+    assert torch.equal(begun.best, begun.items)
+    assert cohort.journal.scalars["start/ndcg@20"] == 0.25
+    (step, down), (measures, table), (keeps, _) = cohort.asked[-3:]
+    assert (step, measures, keeps) == ("start_block", "evaluate", "keep_best")
     assert torch.equal(down.items, state.best)
+    assert (table.split, torch.equal(table.items, begun.items)) == ("valid", True)
+
+
+@pytest.mark.parametrize(("scores", "best"), [([0.2, 0.1, 0.2], 0), ([0.2, 0.1, 0.3], 2)])
+def test_what_a_block_starts_from_competes_as_round_0(scores, best):
+    """A tie is the start's; three rounds without a better one end the block."""
+    server, cohort, state, _ = play([0.9, 0.1, 0.1, 0.1, 0.9], "ft")
+    state = server.end_block(state, cohort, Key.from_seed(3))
+    cohort.scores = iter([*scores, 0.1, 0.1, 0.1, 0.7])
+    state = begun = server.start_block(state, 1, cohort, Key.from_seed(4))
+    while server.stop(state, []) == "go":
+        state = server.round(state, cohort, Key.from_seed(5))
+    assert (state.round, state.chosen) == (best + 3, BestRound(best, max(scores)))
+    assert torch.equal(state.best, begun.items) == (best == 0)
+    server.end_block(state, cohort, Key.from_seed(6))
+    assert cohort.journal.scalars["test/block1/best_round"] == best
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -200,9 +217,10 @@ def test_a_new_block_sends_what_the_method_reads(method, sent, restart):
     """To clients that neither look back nor start anew, nothing at all."""
     server, cohort, state, _ = play([0.1] * 5, method, restart_private=restart)
     state = server.end_block(state, cohort, Key.from_seed(3))
-    before = len(cohort.asked)
+    before, cohort.scores = len(cohort.asked), iter([0.1])
     server.start_block(state, 1, cohort, Key.from_seed(4))
-    asked = cohort.asked[before:]
+    asked = cohort.asked[before:-2]
+    assert [step for step, _ in cohort.asked[-2:]] == ["evaluate", "keep_best"]
     assert [step for step, _ in asked] == ["start_block"] * bool(sent or restart)
     for _, down in asked:
         assert {name for name, _ in tree.tensors(down)} == sent

@@ -16,6 +16,8 @@ from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 
 def using(use, method="f3crec", backbone="fedmf", n=8, **changes):
     chosen = settings(method, backbone, **changes)

@@ -129,7 +129,7 @@ def test_a_block_of_one_user_is_measured_by_it(tmp_path):
     run = new_run(tmp_path, [(1, 20)], "--validation.clients=1")
     while not run.finished:
         run.advance()
-    assert run.results["test/block1/best_round"] >= 1
+    assert "test/block1/best_round" in run.results
     ids, values = run.client_results["test/ndcg@20"]
     assert len(ids) == 1
     assert run.results["test/block1/ndcg@20"] == float(values[0])

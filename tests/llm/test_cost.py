@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -106,35 +107,27 @@ def test_costs_equal_plain_sums(layers, rest, hidden, number, data):
             assert (cost_of(size, k, Usage(count, 7)).round < whole.round) == cheaper
 
 
-@given(st.integers(1, 10**6), st.integers(0, 10**5), st.integers(0, 10**6), st.integers(1, 64))
-def test_items_pass_forward_only(trained, items, tokens, hidden):
+@given(st.integers(1, 10**6), st.integers(0, 10**6), st.integers(1, 64))
+def test_a_validation_passes_forward_only(trained, tokens, hidden):
     size = ModelSize((10**6,) * 4, 7, (trained,) * 4, 3, hidden, 4, wire=2)
-    usage = Usage(tokens, 5, items, 11)
+    usage = Usage(tokens, 5, 11)
     cost, whole = cost_of(size, 1, usage), cost_of(size)
     way = 2 * hidden  # bytes of a token, one way
-    assert cost.items == 2 * items * way
-    assert cost.activations == 4 * tokens * way + cost.items
+    assert cost.activations == 4 * tokens * way
     assert cost.validation == 4 * (2 * trained + 3) + 2 * 11 * way
     assert whole.validation == 4 * (4 * trained + 3)
-    assert (whole.items, cost.query) == (0, 2 * 5 * way)
-    # The break-even is where the two rounds are equal, if there is one.
-    even = cost_of(size, 1, Usage(cost.break_even, 5, items))
-    if cost.break_even:
-        assert even.round == pytest.approx(whole.round)
-    else:
-        assert even.round >= whole.round
+    assert cost.query == 2 * 5 * way
+    # The break-even is where the two rounds are equal.
+    assert cost_of(size, 1, Usage(cost.break_even, 5)).round == pytest.approx(whole.round)
 
 
-def test_verdict_counts_items_and_validation():
+def test_verdict_counts_the_validation():
     size = ModelSize((100,) * 4, 1, (100,) * 4, 0, 10, 4)  # the middle of k = 1 saves 1,600 bytes
-    assert "at every k" in verdict(costs(size, Usage(0, 1, 21), [1]))
-    assert "there is no break-even" in verdict(costs(size, Usage(0, 1, 21), [1]))
-    assert (
-        verdict(costs(size, Usage(0, 1, 19), [1]))
-        == "PPLR sends less than FedAvg at every k shown."
-    )
-    said = verdict(costs(size, Usage(0, 1, 19, 30), [1]))
-    assert said.endswith("With a validation after every round it sends MORE at every k shown.")
+    assert "MORE than FedAvg at every k" in verdict(costs(size, Usage(11, 1), [1]))
+    less = "PPLR sends less than FedAvg at every k shown."
+    assert verdict(costs(size, Usage(9, 1, 11), [1])) == less
+    more = " With a validation after every round it sends MORE at every k shown."
+    assert verdict(costs(size, Usage(9, 1, 13), [1])) == less + more
 
 
 def test_which_k_can_be():
@@ -291,9 +284,12 @@ def test_the_command_counts_the_items_of_a_recformer(capsys, monkeypatch, tmp_pa
     assert main([*argv, "--json"]) == 0
     whole, first = json.loads(capsys.readouterr().out)
     mean = sum(whole["tokens"]) / 5
-    assert first["activations"] == pytest.approx(4 * mean * 64 * 4 + first["items"])
-    assert first["items"] > 1e6
-    assert any("are the items' texts, embedded anew" in note for note in first["notes"])
+    assert first["activations"] == pytest.approx(4 * mean * 64 * 4)
+    assert first["validation"] > 1e6
+    assert any(
+        re.search(r"Of a validation [\d.]+ MB are the items' texts", note)
+        for note in first["notes"]
+    )
     assert main(argv) == 0
     shown = capsys.readouterr().out
     assert "are the items' texts, embedded anew" in shown

@@ -22,6 +22,8 @@ from coterie.llm.experiment import own_adapter
 from coterie.llm.messages import Adapters, Candidate
 from coterie.llm.settings import Settings, TuningSettings
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 KEY = Key.from_seed(3)
 DOUBLE = torch.float64
 FEDAMP = {"lam": 0.5, "alpha": 1.0, "sigma": 1.0, "relative": True}

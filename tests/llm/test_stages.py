@@ -35,6 +35,8 @@ from coterie.llm.readings import resolve
 from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
 from coterie.llm.trained_run import TrainedRun
 
+pytestmark = pytest.mark.usefixtures("rounds_alone")
+
 # All twelve items but the history are within the first ten, so Recall@10 is 1 in every round: the
 # first round is the best, and patience decides when a stage ends.
 LONG = {"patience": 9, "train": {"lr": 0.02, "patience_frozen": 9}}

@@ -284,19 +284,20 @@ def test_extents_and_shares_are_of_the_rounds_that_were_made():
 def test_table_1_has_all_rows_and_is_read_from_the_cache(make, out, monkeypatch):
     report = make(table=1)
     assert [line["method"] for line in report.view] == [
-        *("popularity", "titles + popularity", "titles + all counts", "MF", "LightGCN"),
+        *("popularity", "own popularity", "titles", "titles + popularity"),
+        *("titles + all counts", "titles + own counts", "MF", "LightGCN"),
         *("FedMF", "LightFR", "FedPerGNN", "FedPerGNN without noise"),
-        *("central", "+FedAvg", "+FedProx", "+local only", "+PPLR"),
+        *("untrained", "central", "+FedAvg", "+FedProx", "+local only", "+PPLR"),
     ]
     assert any(
         "PPLR is NOT better" in note or "better in everything" in note for note in report.notes
     )
     assert any("round 1: s " in note for note in report.notes)
     recalls = [row for row in report.rows if row["metric"] == "test/recall@10"]
-    assert len(recalls) == 14
+    assert len(recalls) == 18
     assert all(row["seeds"] == 2 and 0 <= row["mean"] <= 1 for row in recalls)
     files = list((out / "pplr" / "tables" / "cache").iterdir())
-    assert len(files) >= 2 * 14  # other tables' runs are there too
+    assert len(files) >= 2 * 18  # other tables' runs are there too
     monkeypatch.setattr(Study, "train", None)
     assert make(table=1).markdown() == report.markdown()
     path = report.save(out)
@@ -331,7 +332,10 @@ def test_table_4_has_every_partition_and_method(make, monkeypatch):
     assert [(line["partition"], line["method"]) for line in report.view] == [
         (kind, name)
         for kind in ("k-means", "genres", "shops, δ = 0.1", "shops, δ = 1")
-        for name in ("+FedAvg", "+local only", "+FedAvg, local head", "+PPLR")
+        for name in (
+            *("popularity", "own popularity", "titles + all counts", "titles + own counts"),
+            *("+FedAvg", "+local only", "+FedAvg, local head", "+PPLR"),
+        )
     ]
     means = {
         (row["partition"], row["method"]): row["mean"]
@@ -364,7 +368,7 @@ def test_table_4_of_one_partition(out, monkeypatch):
     words = flags(**{"run.out": out, "data.partition": "shops", "data.skew": 0.5})
     report = make_table(configure(PAPER, words), table=4, seeds=[0, 1], workers=0)
     assert {line["partition"] for line in report.view} == {"shops, δ = 0.5"}
-    assert len(report.view) == 3
+    assert len(report.view) == 3 + 4
     assert {r["seeds"] for r in report.rows if r["metric"] == "test/recall@10"} == {2}
 
 

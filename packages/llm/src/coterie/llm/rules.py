@@ -71,7 +71,7 @@ def has_words(items: Catalogue) -> bool:
     return items.titles is not None or items.genres is not None
 
 
-def title_rule(data: FederatedData, counts: Whose = "public") -> RuleResult:
+def title_rule(data: FederatedData, counts: Whose | None = "public") -> RuleResult:
     """Rank by cosine(words of the item, of the history) + a log(1 + count) + c log(1 + own count).
 
     The words are TF-IDF vectors, of a history's items the sum, each counting `DECAY` for every
@@ -82,7 +82,8 @@ def title_rule(data: FederatedData, counts: Whose = "public") -> RuleResult:
         data: of all clients.
         counts: whose are known. With public ones, or each client's own, nothing of a client leaves
             it but that recall; with everybody's, the sum of all clients' counts, before the test up
-            to the test. Without "own" or "both" c is 0, with "own" alone a is.
+            to the test. Without "own" or "both" c is 0, with "own" alone a is, and with None both
+            are.
 
     Raises:
         UserError: the items have neither titles nor genres.
@@ -90,7 +91,7 @@ def title_rule(data: FederatedData, counts: Whose = "public") -> RuleResult:
     items = data.catalogue
     if not has_words(items):
         raise UserError(f"{items.source} has neither titles nor genres to compare items by")
-    weights = (0.0,) if counts == "own" else WEIGHTS
+    weights = (0.0,) if counts in ("own", None) else WEIGHTS
     grid = list(product(weights, STRENGTHS if counts in ("own", "both") else (0.0,)))
     best, found = -1.0, None
     for fields, min_items, words in _comparisons(items):
@@ -127,7 +128,7 @@ def _measure(
     words: ItemWords,
     data: FederatedData,
     split: Split,
-    counts: Whose,
+    counts: Whose | None,
     grid: Sequence[tuple[float, float]],
 ) -> list[Measured]:
     """Measure the rule with each pair of a and c."""

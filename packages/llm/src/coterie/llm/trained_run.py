@@ -132,7 +132,8 @@ class TrainedRun:
         if torch.equal(self.row(client), self._start):
             raise UserError(
                 f"the adapter of client {client} is empty: no round has changed what all clients "
-                "started from; train the run further, or choose another client"
+                "started from, or none was better on validation; train the run further, or choose "
+                "another client"
             )
 
 

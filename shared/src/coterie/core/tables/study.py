@@ -200,10 +200,18 @@ class Study(ABC, Generic[S]):
 
     def rows_without(self, title: str, names: Iterable[str]) -> dict[str, list[RunResult]]:
         """Make references by name, and runs of the settings' own by any other name."""
-        return self._results(title, names, self._reference)
+        return self.references_with(title, {name: (name, self.settings) for name in names})
 
-    def _reference(self, name: str, seed: int) -> Job:
-        settings = replace(self.settings, seed=seed)
+    def references_with(
+        self, title: str, variants: Mapping[K, tuple[str, S]]
+    ) -> dict[K, list[RunResult]]:
+        """Make references by name, each with the settings beside it; see `rows_without`."""
+        return self._results(
+            title, variants, lambda key, seed: self._reference(*variants[key], seed)
+        )
+
+    def _reference(self, name: str, settings: S, seed: int) -> Job:
+        settings = replace(settings, seed=seed)
         if name not in self.references:
             return self.job(replace(settings, method=name))
         bare = self.bare(name, settings)

@@ -205,7 +205,7 @@ class Encoder(EmbedsItems):
             for layer in self.layers
         ]
         below = any(p.requires_grad for p in self.model.embeddings.parameters())
-        self._below = 0 if below or True not in trained else trained.index(True)
+        self._below = 0 if below else [*trained, True].index(True)
         self._kept = None
         self._had_by.clear()
         self.forget()

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.tensors.saved import digest
 from coterie.llm.backbones.base import Backbone
@@ -59,9 +59,13 @@ class EmbedsItems(Backbone):
             self._catalogue = self._remembered()
         return self._catalogue
 
+    def use_layers(self, layers: Sequence[nn.Module]) -> None:
+        """Run other layers; see `Backbone.use_layers`."""
+        super().use_layers(layers)
+        self.forget()
+
     def forget(self) -> None:
-        """Embed anew from here on: the network is another one."""
-        self._catalogue = None
+        """Embed all items anew at the next `prepare`: the network is another one."""
         self._made.clear()
 
     def _remembered(self) -> Tensor:

@@ -20,9 +20,9 @@ from coterie.core.tensors.device import on_host
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone_settings import ModelSettings
-from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.folder import check_content, damaged
 from coterie.llm.backbones.hub import check_finite, check_tokens, from_hub
+from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.backbones.text import (
     TOKEN_TYPES,
     Attributes,
@@ -107,16 +107,15 @@ class RecformerModel(LongformerPreTrainedModel):
         return mask
 
 
-_ITEMS_AT_ONCE = 256
 _FRESH_ITEMS = 128  # that pre-training embeds in a step, beside the batch's targets
 
 
-class RecFormer(Backbone):
+class RecFormer(EmbedsItems):
     """Score items by the cosine of a history's and an item's embedding, divided by 0.05.
 
     Training is a softmax over all items against a catalogue of item embeddings that gives no
-    gradient (section 2.4). In stage 1 `prepare` embeds the catalogue anew; in stage 2 it is given,
-    as `frozen_items`.
+    gradient (section 2.4). In stage 1 `prepare` embeds the catalogue by the row that is loaded; in
+    stage 2 it is given, as `frozen_items`.
     """
 
     place = "encoder.layer"
@@ -124,36 +123,11 @@ class RecFormer(Backbone):
     targets = ("query", "value", "query_global", "value_global")
 
     def __init__(self, model: RecformerModel, items: ItemTokens, temperature: float = 0.05) -> None:
-        super().__init__()
+        super().__init__(items.items)
         self.model, self.items, self.temperature = model, items, temperature
         self.reader = items
-        self.n_items, self.hidden = len(items.items), int(model.config.hidden_size)
-        self._catalogue: Tensor | None = None
+        self.hidden = int(model.config.hidden_size)
         self._targets = torch.zeros(self.n_items, dtype=torch.int64)  # seen in pre-training
-        # Items of equal text share an embedding: each distinct text is embedded once.
-        place: dict[tuple[tuple[int, int], ...], int] = {}
-        self._text_of = torch.tensor([place.setdefault(text, len(place)) for text in items.items])
-        first = {text: number for number, text in reversed(list(enumerate(items.items)))}
-        # By length, so that little is padded.
-        self._first = torch.tensor([first[text] for text in sorted(first, key=len)])
-
-    def prepare(self) -> None:
-        """Embed the catalogue anew, or take the one that is frozen."""
-        self._catalogue = self.frozen_items
-        self.catalogue()
-
-    def catalogue(self) -> Tensor:
-        """Embeddings of all items, ``(n_items, h)`` of length 1."""
-        if self._catalogue is None:
-            was_training = self.training
-            self.eval()
-            with torch.no_grad():
-                vectors = torch.empty(self._first.numel(), self.hidden, dtype=self.model.dtype)
-                for index in self._first.split(_ITEMS_AT_ONCE):
-                    vectors[self._text_of[index]] = self._embed_items(index)
-            self.train(was_training)
-            self._catalogue = vectors[self._text_of]
-        return self._catalogue
 
     def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item among all, ``()``."""
@@ -174,7 +148,7 @@ class RecFormer(Backbone):
         place = torch.empty(n, dtype=torch.int64).index_copy_(0, items, torch.arange(len(items)))
         missed = 1.0 - self._targets[items].double() / self._targets.sum()
         chance = 1.0 - (1.0 - len(others) / n) * missed ** len(examples)
-        logits = self._logits(examples.history, self._embed_items(items))
+        logits = self._logits(examples.history, self.embed_items(items))
         return cross_entropy(logits - chance.log().to(logits), place[target])
 
     def network_scores(self, history: Ragged) -> Tensor:
@@ -186,8 +160,9 @@ class RecFormer(Backbone):
             return catalogue.new_empty(0, len(catalogue))
         return self._embed(history) @ catalogue.T / self.temperature
 
-    def _embed_items(self, item: Tensor) -> Tensor:
-        return self._embed(Ragged.from_lengths(item, torch.ones_like(item)))
+    def embed_items(self, items: Tensor) -> Tensor:
+        """Embed items ``(m,)``, each as a sequence of one, ``(m, h)`` of length 1."""
+        return self._embed(Ragged.from_lengths(items, torch.ones_like(items)))
 
     def _embed(self, history: Ragged) -> Tensor:
         """Embeddings of sequences, ``(n, h)`` of length 1."""

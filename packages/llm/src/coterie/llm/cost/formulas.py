@@ -2,19 +2,19 @@
 
 The printed formulas of Table 2 are lost from the paper's text; these are derived from its prose.
 With N layers, a client that holds layers 1..k and N, A_l trained bytes and P_l bytes of a layer,
-P_e and A_e those outside the layers, T tokens a round, width h and b bytes a number. M tokens are
-those of the items' texts, where a model embeds all items anew in every round (RecFormer, in the
-first of its two stages): they give no gradient, so they pass once up and once down.
+P_e and A_e those outside the layers, T tokens a round, width h and b bytes a number.
 
 =========  =====================  ================  ============================================
            storage                layers passed     communication in a round
 =========  =====================  ================  ============================================
 FedAvg     N P_l + P_e            N                 2 (N A_l + A_e)
-PPLR       (k + 1) P_l + P_e      k + 1             2 ((k + 1) A_l + A_e) + (4 T + 2 M) h b
+PPLR       (k + 1) P_l + P_e      k + 1             2 ((k + 1) A_l + A_e) + 4 T h b
 =========  =====================  ================  ============================================
 
 A validation after the round costs (k + 1) A_l + A_e (FedAvg: N A_l + A_e) for the mixed adapter and
-2 V h b for the V tokens of its users and items. Masks, a byte a token, and the few numbers of a
+2 V h b for the V tokens of its users and items. Items are embedded once for each adapter, where a
+model embeds all of them (RecFormer, in the first of its two stages): for the validation that
+follows a round, and for that before the first one. Masks, a byte a token, and the few numbers of a
 report are left out.
 
 Torch-free.
@@ -90,13 +90,11 @@ class Usage:
     Attributes:
         round_tokens: T, tokens in the training of a round, all local epochs and padding included.
         query_tokens: tokens to recommend once.
-        item_tokens: M, tokens of the items' texts, embedded anew in every training.
         validation_tokens: V, tokens of a validation, those of items included.
     """
 
     round_tokens: float = 0
     query_tokens: float = 0
-    item_tokens: float = 0
     validation_tokens: float = 0
 
 
@@ -112,7 +110,6 @@ class Cost:
         passes: layers that the client runs for a token.
         adapters: bytes of trained parameters up and down in a round.
         activations: bytes of hidden states and their gradients up and down in a round.
-        items: bytes of those that are the items' texts.
         validation: bytes up and down of a validation, the adapter's included.
         query: bytes to recommend once.
         break_even: tokens a round below which less is sent than in FedAvg.
@@ -125,7 +122,6 @@ class Cost:
     passes: int
     adapters: int
     activations: float
-    items: float
     validation: float
     query: float
     break_even: float
@@ -178,7 +174,6 @@ def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Co
     saved = 2 * sum(size.trained_layers[middle]) * size.bytes
     adapters = 2 * (sum(size.trained_layers) + size.trained_rest) * size.bytes - saved
     there_and_back = 0 if k is None else 2 * size.crossing
-    items = usage.item_tokens * there_and_back
     return Cost(
         k=k,
         server_layers=middle.stop - middle.start,
@@ -187,11 +182,10 @@ def cost_of(size: ModelSize, k: int | None = None, usage: Usage = Usage()) -> Co
         passes=size.depth - (middle.stop - middle.start),
         adapters=adapters,
         # Hidden states up and down, their gradients up and down.
-        activations=2 * usage.round_tokens * there_and_back + items,
-        items=items,
+        activations=2 * usage.round_tokens * there_and_back,
         validation=adapters // 2 + usage.validation_tokens * there_and_back,
         query=usage.query_tokens * there_and_back,
-        break_even=math.inf if k is None else max(0.0, (saved - items) / (2 * there_and_back)),
+        break_even=math.inf if k is None else saved / (2 * there_and_back),
     )
 
 
@@ -225,9 +219,6 @@ def verdict(table: Sequence[Cost]) -> str:
     why = (
         "Hidden states cost more than the adapters of the middle save, unless a client reads fewer "
         "tokens in a round than the break-even."
-        if any(cost.break_even for cost in more)
-        else "The items' texts alone, embedded anew in every round, cost more than the adapters of "
-        "the middle save, so that there is no break-even."
     )
     return f"PPLR sends MORE than FedAvg {_where(more, split)}: {span} times as much. {why}"
 

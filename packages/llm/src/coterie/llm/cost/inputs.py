@@ -140,7 +140,7 @@ def _count(module: nn.Module, *, trained: bool) -> int:
 _SAMPLE = 200  # users who stand for all
 _ENCODER = (
     "Histories are counted in BIGRec's prompt, and the items' texts, which an encoder such as "
-    "RecFormer embeds anew in every round, are not: --model.name recformer counts them."
+    "RecFormer embeds for every validation, are not: --model.name recformer counts them."
 )
 _TITLES = (
     "The titles of all items, which cross once for LoRA and in every validation for --full, are "
@@ -175,19 +175,16 @@ def of_experiment(experiment: Experiment) -> Inputs:
     epoch = [training_tokens(backbone, part, train.batch_size) for part in parts]
     tokens = [float(train.epochs * count) for count in epoch]
     valid = sum(validation_tokens(backbone, queries) for queries in users) / len(users)
-    stages = train.stages or 1
     usage = Usage(
         round_tokens=_mean(tokens),
-        # With two stages a query is asked of the second one, which keeps the items' embeddings.
-        query_tokens=_query_tokens(backbone, users) + (catalogue.training if stages == 1 else 0),
-        item_tokens=catalogue.training,
+        query_tokens=_query_tokens(backbone, users),
         validation_tokens=valid + catalogue.validation,
     )
     size = _size(backbone, settings.split.wire)
     title = f"{settings.model.name} on {settings.data.name}, a client and round"
     notes = [_tokens_note(tokens, sum(epoch) / sum(map(len, parts)), "padding included")]
     if size.splits:
-        notes += _catalogue_notes(catalogue, size, stages)
+        notes += _catalogue_notes(catalogue, size, train.stages or 1)
     if size.splits and isinstance(backbone, CausalText):
         notes.append(_generation_note(settings.generation, usage.query_tokens, size))
     return Inputs(title, size, tokens, usage, notes)
@@ -304,18 +301,11 @@ def _tokens_note(tokens: Sequence[float], example: float, how: str) -> str:
 
 def _catalogue_notes(catalogue: CatalogueTokens, size: ModelSize, stages: int) -> list[str]:
     """Tell when the texts of all items cross; nothing where they never do."""
-    tokens = catalogue.training or catalogue.validation or catalogue.once
+    tokens = catalogue.validation or catalogue.once
     much = f"{2 * tokens * size.crossing / MEGA:,.3g} MB"
-    if catalogue.training:
-        end = ", and of a query."
-        if stages > 1:
-            end = f". In stage {stages} they are frozen, and none crosses, as in a query."
-        return [
-            f"Of the hidden states of a round {much} are the items' texts, embedded anew, and of "
-            f"its validation as much{end}"
-        ]
     if catalogue.validation:
-        return [f"Of a validation {much} are the items' texts, embedded anew."]
+        end = f" In stage {stages} they are frozen, and none crosses." if stages > 1 else ""
+        return [f"Of a validation {much} are the items' texts, embedded anew.{end}"]
     said = f"A client embeds the items' texts once, by the frozen model: {much}, in no column."
     return [said] if catalogue.once else []
 

@@ -21,6 +21,7 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import GenerationSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import CausalText
+from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.backbones.text import PromptTokens, bigrec_template
 from coterie.llm.cost.formulas import MEGA
 from coterie.llm.data.examples import Examples, Queries
@@ -240,12 +241,10 @@ class CatalogueTokens:
     """Tokens of the texts of all items, which pass forward only.
 
     Attributes:
-        training: embedded before a client trains, each time.
-        validation: embedded before a client is validated or tested, each time.
+        validation: embedded before a client is validated with a new adapter, or at each time.
         once: embedded when items are first scored, and kept.
     """
 
-    training: int = 0
     validation: int = 0
     once: int = 0
 
@@ -265,6 +264,10 @@ class _Counter(nn.Module):
     def __init__(self, backbone: Backbone, *, ends: bool = True) -> None:
         super().__init__()
         self.tokens = 0
+        below_last = list(backbone.layers)[:-1]
+        self.trained_elsewhere = any(
+            p.requires_grad for one in below_last for p in one.parameters()
+        )
         # In a tuple, or the backbone would be a part of what stands in it.
         self._of, self._ends = (backbone, list(backbone.layers)), ends
 
@@ -293,13 +296,14 @@ def catalogue_tokens(backbone: Backbone) -> CatalogueTokens:
     nothing = Ragged.from_lists([])
     with _Counter(backbone, ends=False) as counter:
         backbone.prepare()
-        training = counter.tokens
         backbone.scores(nothing)
         first = counter.tokens
+        if isinstance(backbone, EmbedsItems):
+            backbone.forget()  # the adapter is another one
         backbone.prepare()
         backbone.scores(nothing)
         again = counter.tokens - first
-    return CatalogueTokens(training, again, first - again)
+    return CatalogueTokens(again, first - again)
 
 
 @torch.no_grad()

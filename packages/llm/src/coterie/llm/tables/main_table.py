@@ -128,12 +128,15 @@ _NOTES = (
     "trained: numbers that a client trains. Bytes are those of training, a client and round; a "
     "client is an organisation with a language model, a single user in FedMF, LightFR and "
     "FedPerGNN. Nothing needs to cross where all data are in one place, nor where nobody sends.",
+    "untrained is the backbone, with what stands beside it, before the first round; it competes "
+    "with the rounds on validation.",
     "popularity counts interactions before the test. Rows without a language model learn from the "
     "public users too, on whom small language models are pre-trained; they are not measured.",
     "titles + popularity is a rule without training: TF-IDF cosine of an item's words (titles, "
     "genres, or both) and the history's, + a log(1 + count of the public users); words and a are "
     "chosen on validation. titles + all counts counts everybody, before what is asked for, as a "
-    "masked sum over the organisations shows it.",
+    "masked sum over the organisations shows it; titles + own counts and own popularity count the "
+    "client's own users, which never leaves it. titles is the cosine alone.",
 )
 _NO_WORDS = "No row titles + popularity: the items of these data have neither titles nor genres."
 
@@ -149,7 +152,8 @@ def main_table(study: Study) -> Report:
     for name, results in trivial.items():
         _add(sheet, "", name, results)
     for backbone, by_method in study.by_backbone("Table 1", METHODS).items():
-        for method, results in by_method.items():
+        untrained = study.untrained(f"Table 1: {backbone}, untrained", backbone)
+        for method, results in {"untrained": untrained, **by_method}.items():
             _add(sheet, backbone, method, results)
         sheet.notes += comparison_notes(backbone, by_method, OTHERS)
         add_mechanism(sheet, backbone, by_method["pplr"])

@@ -19,6 +19,8 @@ from coterie.llm.settings import Method, Settings
 from coterie.llm.tables.study import NAMES, Study, imbalances, inequality, worst
 
 BASE = "fedavg"
+RULES = ("popularity", "own-popularity", "titles-all", "titles-own")
+"""Without training, so that what is best among the trained can be seen beside them."""
 METHODS: tuple[Method, ...] = ("fedavg", "local", "fedavg-tuned", "fedavg-head", "fedamp", "pplr")
 PARTITIONS: Mapping[str, Mapping[str, Any]] = {
     "k-means": {"partition": "k-means"},
@@ -37,6 +39,9 @@ _NOTES = (
     "Mean ± standard deviation over seeds on the test users of all clients; users, and accounts in "
     "shops, are others in every partition, so its rows are comparable with one another only. "
     "Imbalance is the median over seeds of (best - worst) / worst client by R@10.",
+    "Rows without a backbone are rules without training: popularity of all users, popularity among "
+    "the client's own users (own popularity), which never leaves it, and each beside the TF-IDF "
+    "cosine of titles or genres; their strengths are chosen on validation.",
 )
 
 
@@ -46,10 +51,12 @@ def partition_table(study: Study) -> Report:
     for backbone in study.backbones:
         settings = study.tuned(backbone)
         runs = study.run_all(f"Table 4: {backbone}", _variants(settings, kinds))
+        beside = study.references_with("Table 4: rules", _rules(study, kinds))
         gained: dict[str, dict[str, list[float]]] = {}
         for kind in kinds:
             results: Results = {method: runs[kind, method] for method in METHODS}
-            _add(sheet, backbone, kind, results)
+            rules: Results = {name: part for (of, name), part in beside.items() if of == kind}
+            _add(sheet, backbone, kind, results, rules)
             gained[kind] = _differences(results)
         panels.append(bars(f"R@10 - FedAvg's, {backbone}", gained))
     if 1 < len(kinds) < len(PARTITIONS):
@@ -79,6 +86,19 @@ def _variants(
     }
 
 
+def _rules(
+    study: Study, kinds: Mapping[str, Mapping[str, Any]]
+) -> dict[tuple[str, str], tuple[str, Settings]]:
+    """The rules that the items allow, in every partition."""
+    own = study.settings
+    return {
+        (kind, name): (name, replace(own, data=replace(own.data, **how)))
+        for kind, how in kinds.items()
+        for name in RULES
+        if name in study.rules
+    }
+
+
 def over_base(results: Results) -> dict[str, dict[str, Contrast]]:
     """Measure -> method -> the method minus FedAvg."""
     found = {
@@ -89,12 +109,12 @@ def over_base(results: Results) -> dict[str, dict[str, Contrast]]:
     return {label: gains(values, BASE) for label, values in found.items()}
 
 
-def _add(sheet: Sheet[Study], backbone: str, kind: str, results: Results) -> None:
-    """Add a line a method, rows for programs, and what is to be said of a partition."""
+def _add(sheet: Sheet[Study], backbone: str, kind: str, results: Results, rules: Results) -> None:
+    """Add a line a rule and method, rows for programs, and what is to be said of a partition."""
     found = over_base(results)
     local = found["R@10"]["local"].found.difference
-    for method, part in results.items():
-        line = sheet.line(backbone=backbone, partition=kind)
+    for method, part in {**rules, **results}.items():
+        line = sheet.line(backbone=backbone if method in results else "", partition=kind)
         line |= {"local - FedAvg": f"{local:+.4f}", "method": NAMES[method]}
         line |= {label: cell(column(part, name)) for label, name in _MEASURES.items()}
         unequal = imbalances(part)
@@ -109,6 +129,22 @@ def _add(sheet: Sheet[Study], backbone: str, kind: str, results: Results) -> Non
             name, values = f"{measure} minus FedAvg", [contrast.found.difference]
             sheet.row(method, name, values, backbone=backbone, partition=kind, **tested)
     sheet.notes.append(verdict(f"{backbone}, {kind}", found, results))
+    sheet.notes.append(untrained(f"{backbone}, {kind}", rules, results))
+
+
+def untrained(where: str, rules: Results, results: Results) -> str:
+    """Say what the best rule without training finds, and what the best trained row does."""
+    means = {name: _mean_recall(part) for name, part in {**rules, **results}.items()}
+    rule, trained = (max(some, key=lambda name: means[name]) for some in (rules, results))
+    said = "MORE than" if means[rule] > means[trained] else "no more than"
+    return (
+        f"{where}: {NAMES[rule]}, without training, finds {said} the best trained row: "
+        f"{means[rule]:.4f} to {means[trained]:.4f} of {NAMES[trained].lstrip('+')}."
+    )
+
+
+def _mean_recall(part: Sequence[RunResult]) -> float:
+    return float(np.nanmean(column(part, _MEASURES["R@10"])))
 
 
 def _rows(

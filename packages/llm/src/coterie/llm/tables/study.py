@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -13,31 +13,25 @@ import torch
 
 from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.sources.catalogue import load_all
-from coterie.core.methods.ranking.central import CentralResult, train_lightgcn, train_mf
 from coterie.core.metrics.clients import imbalance
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tables.following import follow
+from coterie.core.tables.jobs import Job
 from coterie.core.tables.paired import Contrast, contrasts
-from coterie.core.tables.result import NAN, Make, RunResult, column, known
+from coterie.core.tables.result import NAN, RunResult, column, known
 from coterie.core.tables.sheet import cell
 from coterie.core.tables.study import BackboneStudy, Results
-from coterie.core.tensors.keys import Key
-from coterie.llm.backbone_settings import BackboneName, ExpertSettings, Whose
-from coterie.llm.baselines import all_users
+from coterie.llm.backbone_settings import BackboneName, ExpertSettings
+from coterie.llm.backbones import minilm
 from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.experiment import Experiment
 from coterie.llm.paper import PAPER
-from coterie.llm.quality import LENGTHS, MEASURES
+from coterie.llm.quality import MEASURES
 from coterie.llm.readings import resolve
-from coterie.llm.rules import (
-    Measured,
-    has_words,
-    measure_own_popularity,
-    measure_popularity,
-    title_rule,
-)
+from coterie.llm.rules import has_words
 from coterie.llm.settings import FederatedDataSettings, MixingSettings, Settings
+from coterie.llm.tables.references import REFERENCES, start_run
 
 COURSE = (
     "fed/loss",
@@ -159,71 +153,12 @@ def _trained(module: FederatedRun, settings: Settings) -> int:
     return own + sum(v.numel() for v in state.public.values() if v.is_floating_point())
 
 
-def popularity_run(settings: Settings) -> RunResult:
-    """Rank by the number of interactions of all users: before validation, or before the test."""
-    began, data = time.perf_counter(), Experiment(settings).data
-    return _untrained(measure_popularity(data, "valid"), measure_popularity(data, "test"), began)
-
-
-def own_popularity_run(settings: Settings) -> RunResult:
-    """Rank by the number of interactions of each client's own users."""
-    began, data = time.perf_counter(), Experiment(settings).data
-    valid, test = (measure_own_popularity(data, split) for split in ("valid", "test"))
-    return _untrained(valid, test, began)
-
-
-def title_run(counts: Whose, settings: Settings) -> RunResult:
-    """Rank by `coterie.llm.rules.title_rule`, which validation chooses."""
-    began, found = time.perf_counter(), title_rule(Experiment(settings).data, counts)
-    return _untrained(found.valid, found.test, began)
-
-
-def _untrained(valid: Measured, test: Measured, began: float) -> RunResult:
-    """Average what was measured of every organisation, over all users and by organisation."""
-    result = RunResult()
-    for split, found in (("valid", valid), ("test", test)):
-        for name in MEASURES:
-            values = [part[name] for part in found]
-            result.metrics[f"{split}/{name}"] = float(torch.cat(values).mean())
-            result.clients[f"{split}/{name}"] = [float(part.mean()) for part in values]
-    result.metrics["seconds"] = time.perf_counter() - began
-    return result
-
-
-def _of_users(name: str, settings: Settings) -> RunResult:
-    """Train MF or LightGCN on all users; average them, over all and by organisation."""
-    began, experiment = time.perf_counter(), Experiment(settings)
-    data = experiment.data
-    key = Key.from_seed(settings.seed).fold("reference")
-    train: Callable[..., CentralResult] = train_mf if name == "mf" else train_lightgcn
-    users, own = all_users(data), getattr(settings, name)
-    found = train(own, users, data.n_items, LENGTHS, key, device=experiment.device)
-    more = {"valid/recall@10": found.valid, "trained": found.parameters}
-    result = RunResult(found.means() | more)
-    for measure, values in (("recall", found.recall), ("ndcg", found.ndcg)):
-        for place, k in enumerate(found.lengths):
-            means = data.means(data.client_of[found.ids], values[:, place])
-            result.clients[f"test/{measure}@{k}"] = means.tolist()
-    result.metrics["seconds"] = time.perf_counter() - began
-    return result
-
-
-REFERENCES: Mapping[str, Make] = {
-    "popularity": popularity_run,
-    "own-popularity": own_popularity_run,
-    "titles": partial(title_run, "public"),
-    "titles-all": partial(title_run, "everybody"),
-    "titles-own": partial(title_run, "own"),
-    "mf": partial(_of_users, "mf"),
-    "lightgcn": partial(_of_users, "lightgcn"),
-}
-
-
 # What the tables share: methods, backbones, how each is run, and what it reads of the settings.
 
 NAMES = {
     "popularity": "popularity",
     "own-popularity": "own popularity",
+    "titles-alone": "titles",
     "titles": "titles + popularity",
     "titles-all": "titles + all counts",
     "titles-own": "titles + own counts",
@@ -233,6 +168,7 @@ NAMES = {
     "lightfr": "LightFR",
     "fedpergnn": "FedPerGNN",
     "fedpergnn-clear": "FedPerGNN without noise",
+    "untrained": "untrained",
     "central": "central",
     "fedavg": "+FedAvg",
     "fedprox": "+FedProx",
@@ -246,9 +182,9 @@ NAMES = {
 }
 # The rows of Table 1 without a language model, in its order.
 WORDLESS = ("popularity", "own-popularity")
-RULES = (*WORDLESS, "titles", "titles-all", "titles-own")
+RULES = (*WORDLESS, "titles-alone", "titles", "titles-all", "titles-own")
 WITHOUT_BACKBONE = (*RULES, "mf", "lightgcn", "fedmf", "lightfr", "fedpergnn")
-BACKBONES = ("tiny-item", "tiny-text", "recformer")
+BACKBONES = ("tiny-item", "tiny-text", "recformer", "encoder")
 _ATTENTION = {"similarity", "similarity_on", "size_weighted"}
 _HEATING = {"alpha", "beta", "tau", "exponent", "size_weighted"}
 # What of the section mixing a method reads.
@@ -278,11 +214,21 @@ def essential(settings: Settings) -> Settings:
     of_others = [name for method, name in _OWN.items() if method != filled.method]
     unread: dict[str, Any] = {name: getattr(Settings(), name) for name in (*_SECTIONS, *of_others)}
     if filled.model.expert == "none":
-        unread["expert"] = ExpertSettings()
+        unread["expert"] = _read_expert(filled)
     less = replace(filled, reading="recommended", mixing=MixingSettings(**kept), **unread)
     if filled.method != "fedprox":
         less = replace(less, train=replace(less.train, mu=0.0))
     return resolve(less)
+
+
+def _read_expert(settings: Settings) -> ExpertSettings:
+    """Keep what a backbone reads of an expert that is not there: the items' words."""
+    model, expert = settings.model, settings.expert
+    if model.name == "encoder":
+        return ExpertSettings(words=expert.words)
+    if model.items == "words":
+        return ExpertSettings(words=expert.words, min_items=expert.min_items)
+    return ExpertSettings()
 
 
 def _read_data(data: FederatedDataSettings) -> FederatedDataSettings:
@@ -322,11 +268,30 @@ class Study(BackboneStudy[Settings]):
         return f"{backbone}{settings.method}"
 
     @property
+    def backbones(self) -> tuple[str, ...]:
+        """The backbone that the user names, or all that need no download."""
+        found = super().backbones
+        return found if len(found) == 1 or minilm.installed() else found[:-1]
+
+    def untrained(self, title: str, backbone: str) -> list[RunResult]:
+        """Rank by a backbone as it is before the first round."""
+
+        def job(name: str, seed: int) -> Job:
+            own = essential(replace(self.tuned(backbone), method="fedavg", seed=seed))
+            path = self.path(f"{backbone}-{name}", own)
+            return self.kept(path, start_run, own, own)
+
+        return self._results(title, ("untrained",), job)["untrained"]
+
+    @property
     def without_backbone(self) -> tuple[str, ...]:
         """Name the rows without a language model; the titles' only where items have words."""
-        worded = has_words(Catalogue.of(load_all(self.settings.data)))
-        absent = () if worded else RULES[len(WORDLESS) :]
-        return tuple(name for name in WITHOUT_BACKBONE if name not in absent)
+        return (*self.rules, *_SECTIONS)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Name those of them that are not trained."""
+        return RULES if has_words(Catalogue.of(load_all(self.settings.data))) else WORDLESS
 
     @cached_property
     def digest(self) -> str:
