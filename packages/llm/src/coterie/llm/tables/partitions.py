@@ -54,7 +54,7 @@ def partition_table(study: Study) -> Report:
         beside = study.references_with("Table 4: rules", _rules(study, kinds))
         gained: dict[str, dict[str, list[float]]] = {}
         for kind in kinds:
-            results: Results = {method: runs[kind, method] for method in METHODS}
+            results: Results = {method: runs[kind, method] for method in _methods(settings)}
             rules: Results = {name: part for (of, name), part in beside.items() if of == kind}
             _add(sheet, backbone, kind, results, rules)
             gained[kind] = _differences(results)
@@ -82,8 +82,15 @@ def _variants(
     return {
         (kind, method): replace(settings, method=method, data=replace(settings.data, **how))
         for kind, how in kinds.items()
-        for method in METHODS
+        for method in _methods(settings)
     }
+
+
+def _methods(settings: Settings) -> tuple[Method, ...]:
+    """Those of `METHODS` that can be run: a bias that stays at clients counts nobody else's."""
+    if settings.expert.of_all == "everybody":
+        return tuple(method for method in METHODS if method != "fedavg-head")
+    return METHODS
 
 
 def _rules(
