@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
 
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
+"""A name on the hub, as OWNER/MODEL; it may be a path too."""
 _SILENCE = 30.0  # seconds between two lines about pre-training
 WEIGHTS = "backbone.safetensors"
 """In the folder of a client or server that runs apart: what the public pre-training made."""
@@ -57,15 +60,15 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
     """Build the backbone from what everybody may know, with the weights in a folder.
 
     Args:
-        settings: of the run; a path of the model is one in the folder.
-        public: of the card: the items, and SHA-256 of the file `WEIGHTS`.
-        folder: has that file, where the model has no path.
+        settings: of the run; a path of the model is one in the folder, or a name on the hub.
+        public: of the card: the items, and the digest of the model, or of the file `WEIGHTS`.
+        folder: has that file, where the model is made here.
 
     Raises:
-        UserError: the file is missing, or another one.
+        UserError: the file is missing, or it or the model is another one.
     """
     if settings.model.path is not None:
-        own = str((folder / settings.model.path).absolute())  # else it could be a name on the hub
+        own = _own_path(settings.model.path, folder)
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
     items = Catalogue(**public["items"])
@@ -76,7 +79,28 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         if not _restored(backbone, path):
             raise UserError(f"{path} lacks weights of the backbone: get the right file")
+    elif model_digest(backbone) != public["backbone"]:
+        raise UserError(
+            f"the model '{settings.model.path or 'all-MiniLM-L6-v2'}' here, or its tokenizer, is "
+            "not that of the card: get the same files"
+        )
     return _adapted(backbone, settings, items, key)
+
+
+def _own_path(path: str, folder: Path) -> str:
+    """Where a party has the model that the settings name.
+
+    A name on the hub stays one: the card says by a digest which model it is. A path is one in the
+    party's own folder.
+    """
+    if HUB_NAME.fullmatch(path) and not (folder / path).exists():
+        return path
+    return str((folder / path).absolute())
+
+
+def model_digest(backbone: Backbone) -> str:
+    """Digest of a model that was given, and of what its tokenizer makes of the items."""
+    return digest({**backbone.state_dict(), **backbone.reads()})
 
 
 def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
@@ -105,7 +129,8 @@ def _key(settings: Settings) -> Key:
 
 def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key) -> Backbone:
     """Give a backbone what is not pre-trained: its adapter, and the expert beside it."""
-    backbone.weights = digest(dict(backbone.state_dict()))
+    given = settings.model.is_given
+    backbone.weights = model_digest(backbone) if given else digest(dict(backbone.state_dict()))
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
     backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)
@@ -116,6 +141,7 @@ def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key)
 def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
     """Build the backbone of that name; one with a path comes pre-trained."""
     model, history = settings.model, settings.data.max_history
+    practises = settings.train.on_inputs
     match model.name:
         case "tiny-item":
             size = {"width": model.width, "layers": model.layers, "heads": model.heads}
@@ -126,10 +152,18 @@ def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:
                 found.start_items(words.dense(model.width, key.fold("words")))
             return found
         case "tiny-text":
-            return tiny_text(items.require_titles(), model, key, settings.generation)
+            titles = items.require_titles()
+            return tiny_text(titles, model, key, settings.generation, on_inputs=practises)
         case "llama":
-            text = items.require_titles(), bigrec_template(model.noun)
-            return load_causal_text(str(model.path), *text, settings.generation, model.context)
+            template = bigrec_template(model.noun) if model.prompt == "bigrec" else None
+            return load_causal_text(
+                str(model.path),
+                items.require_titles(),
+                template,
+                settings.generation,
+                model.context,
+                on_inputs=practises,
+            )
         case "encoder":
             from coterie.llm.backbones.encoder import load_encoder
 
@@ -202,8 +236,13 @@ def _fingerprint(settings: Settings, data: FederatedData) -> str:
     """Digest of all that pre-training depends on."""
     values = values_of(settings)
     named = {n: v for n, v in values.items() if n.split(".")[0] in ("model", "pretrain", "seed")}
-    del named["model.trained"], named["model.base"], named["model.expert"]
+    for unread in ("trained", "base", "expert", "pooling", "space", "decay"):
+        del named[f"model.{unread}"]
+    if named["model.prompt"] != "bigrec":  # what it was before there was a choice
+        del named["model.prompt"]
     named["max_history"] = settings.data.max_history
+    if not settings.train.on_inputs:
+        named["on_inputs"] = False
     if settings.model.items == "words":
         named["words"] = settings.expert.words
         if settings.expert.min_items > 1:

@@ -34,6 +34,9 @@ class ModelSettings:
     has."""
     noun: Literal["film", "game", "book", "product"] = "film"
     """What the items are called in the prompt of a llama."""
+    prompt: Literal["bigrec", "compact"] | None = None
+    """How a backbone that writes text reads a history: BIGRec's instruction, or titles alone, each
+    closed by the end token; default: compact for tiny-text, else bigrec."""
     context: int = 192
     """Most tokens that a backbone over text reads; longer histories lose their oldest items."""
     vocabulary: int = 2000

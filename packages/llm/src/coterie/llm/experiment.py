@@ -103,10 +103,12 @@ class Experiment(RecommendsToUsers[Settings]):
         return self.settings.run.folder / "pplr" / "backbones"
 
     def public(self) -> dict[str, Any]:
-        """Give the catalogue, and the digest of the backbone that was pre-trained."""
+        """Give the catalogue, and the digest of the backbone."""
         found = {"items": asdict(self.data.catalogue)}
         if self.of_users:
             return found
+        if self.settings.model.is_given:
+            return found | {"backbone": self.backbone.weights}
         files = self.public_files().values()
         return found | {"backbone": "".join(weights_digest(path) for path in files)}
 

@@ -105,6 +105,7 @@ def agreement(settings: Settings) -> str:
     shared = {n: v for n, v in values_of(settings).items() if n.startswith(_SHARED)}
     shared |= {"seed": settings.seed, "dtype": settings.engine.dtype}
     shared |= {"data": _public_data(settings.data), "lr": how.lr, "mu": how.mu}
+    shared |= {"on_inputs": settings.train.on_inputs}
     return json.dumps(shared, sort_keys=True, default=str)
 
 

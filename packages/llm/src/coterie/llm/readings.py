@@ -42,6 +42,9 @@ def resolve(settings: Settings) -> Settings:
     if settings.model.trained is None:
         trained: Any = "all" if settings.model.name in FULLY_TRAINED else "lora"
         settings = replace(settings, model=replace(settings.model, trained=trained))
+    if settings.model.prompt is None:
+        prompt: Any = "compact" if settings.model.name == "tiny-text" else "bigrec"
+        settings = replace(settings, model=replace(settings.model, prompt=prompt))
     settings = replace(settings, train=_staged(settings))
     if settings.model.expert is None:
         settings = replace(settings, model=replace(settings.model, expert="none"))

@@ -62,6 +62,9 @@ class TrainSettings:
     """Examples in a step."""
     lr: float = 2e-3
     """Learning rate of Adam."""
+    on_inputs: bool = True
+    """Whether a backbone that writes text practises the prompt too, as the public code does, or the
+    answer alone, which needs far less memory where the vocabulary is large."""
     keep_optimizer: bool = False
     """Go on with the optimizer's moments of the client's last round; the public code does not."""
     stages: int | None = None

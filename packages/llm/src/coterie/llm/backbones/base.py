@@ -301,6 +301,10 @@ class Backbone(nn.Module, ABC):
         """
         add_lora(self.model, settings, settings.targets or self.targets, key, self.place)
 
+    def reads(self) -> dict[str, Tensor]:
+        """Give what the tokenizer makes of the items, for a digest. Default: there is none."""
+        return {}
+
     def settle(self) -> None:
         """Compute what follows from the network that everybody starts from. Default: nothing."""
 

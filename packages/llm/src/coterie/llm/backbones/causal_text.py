@@ -26,6 +26,7 @@ from coterie.llm.backbones.text import (
     END,
     PromptTokens,
     Template,
+    bigrec_template,
     compact_template,
     pad_left,
     plain,
@@ -51,6 +52,7 @@ class CausalText(Backbone):
         template: of the prompt.
         generation: how a title is written.
         context: most tokens that the model reads, answer included.
+        on_inputs: whether the prompt is practised too.
 
     Attributes:
         text: prompts and answers as tokens; ``text.cut`` counts the histories that were cut.
@@ -69,10 +71,12 @@ class CausalText(Backbone):
         template: Template,
         generation: GenerationSettings,
         context: int = 512,
+        *,
+        on_inputs: bool = True,
     ) -> None:
         super().__init__()
         check_layers(model)
-        self.model = model
+        self.model, self.on_inputs = model, on_inputs
         self.n_items, self.hidden = len(titles), int(model.config.hidden_size)
         self.generation = generation
         context = min(context, int(model.config.max_position_embeddings))
@@ -88,15 +92,28 @@ class CausalText(Backbone):
             self._item_vectors = None
 
     def network_loss(self, examples: Examples) -> Tensor:
-        """Mean cross entropy of the next token, ``()``; BIGRec practises the prompt too."""
+        """Mean cross entropy of the next token, ``()``; BIGRec practises the prompt too.
+
+        Of answers alone no other logits are made: all of them take gigabytes in a large vocabulary.
+        """
         prompts = self.text.prompts(examples.history)
         answers = self.text.answers(examples.target)
         both = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
         tokens, mask = pad_left(both, self._pad)
         # Nothing predicts the first token of a row.
-        labels, _ = pad_left([[_IGNORED, *row[1:]] for row in both], _IGNORED)
-        logits = self.model(**self._inputs(tokens, mask), use_cache=False).logits[:, :-1].float()
-        return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=_IGNORED)
+        first = [1 if self.on_inputs else len(prompt) for prompt in prompts]
+        rows = [[_IGNORED] * n + row[n:] for n, row in zip(first, both, strict=True)]
+        labels, _ = pad_left(rows, _IGNORED)
+        kept = tokens.shape[1] if self.on_inputs else 1 + max(map(len, answers))
+        inputs = self._inputs(tokens, mask)
+        logits = self.model(**inputs, use_cache=False, logits_to_keep=kept).logits[:, :-1].float()
+        labels = labels[:, 1 - kept :]
+        return cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=_IGNORED)
+
+    def reads(self) -> dict[str, Tensor]:
+        """Give the titles as tokens."""
+        rows = Ragged.from_lists(self.text.embedded(self.text.titles))
+        return {"tokens": rows.values, "offsets": rows.offsets}
 
     def network_scores(self, history: Ragged) -> Tensor:
         """Score items by grounding, ``(n, n_items)`` float32."""
@@ -247,13 +264,16 @@ def nearness(distance: Tensor, log_probability: Tensor, temperature: float = 1.0
 def load_causal_text(
     name_or_path: str,
     titles: Sequence[str],
-    template: Template,
+    template: Template | None,
     generation: GenerationSettings,
     context: int = 512,
+    *,
+    on_inputs: bool = True,
 ) -> CausalText:
     """Load a pre-trained causal LM, as ``meta-llama/Llama-2-7b-hf``, from the hub or a folder.
 
-    The other arguments are those of `CausalText`.
+    The other arguments are those of `CausalText`; without a template, it is the compact one with
+    the model's own end token.
 
     Raises:
         UserError: it cannot be had (offline, unknown, gated), is no causal LM with
@@ -266,11 +286,17 @@ def load_causal_text(
     model = causal_model(name_or_path)
     embeddings = model.get_input_embeddings().num_embeddings
     check_tokens(tokenizer, embeddings, name_or_path, ("eos",))
-    return CausalText(model, tokenizer, titles, template, generation, context)
+    template = template or compact_template(tokenizer.eos_token)
+    return CausalText(model, tokenizer, titles, template, generation, context, on_inputs=on_inputs)
 
 
 def tiny_text(
-    titles: Sequence[str], model: ModelSettings, key: Key, generation: GenerationSettings
+    titles: Sequence[str],
+    model: ModelSettings,
+    key: Key,
+    generation: GenerationSettings,
+    *,
+    on_inputs: bool = True,
 ) -> CausalText:
     """Build an untrained small Llama over titles, and its tokenizer, for `pretraining.pretrain`."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -291,4 +317,7 @@ def tiny_text(
     )
     with key.fold("tiny-text").torch_rng():
         network = on_host(lambda: LlamaForCausalLM(config))
-    return CausalText(network, tokenizer, titles, compact_template(END), generation, model.context)
+    template = bigrec_template(model.noun) if model.prompt == "bigrec" else compact_template(END)
+    return CausalText(
+        network, tokenizer, titles, template, generation, model.context, on_inputs=on_inputs
+    )

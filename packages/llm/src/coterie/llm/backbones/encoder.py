@@ -73,6 +73,11 @@ class Encoder(EmbedsItems):
         super().use_layers(layers)
         self._restart()
 
+    def reads(self) -> dict[str, Tensor]:
+        """Give the titles as tokens."""
+        rows = self._tokens.take(self.text_of)
+        return {"tokens": rows.values, "offsets": rows.offsets}
+
     def settle(self) -> None:
         """Place the axes of the item embeddings by the network that everybody starts from.
 
