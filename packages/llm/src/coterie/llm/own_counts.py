@@ -17,6 +17,7 @@ from coterie.llm.messages import WEIGH, Strengths
 
 STRENGTHS = (0.0, 0.03, 0.1, 0.2, 0.4)
 """Of which validation chooses one."""
+_TIE = 1e-9  # of recall: sums in another order are no better
 
 
 def own_counts(data: OwnData, split: Split, n_items: int) -> Tensor:
@@ -44,4 +45,5 @@ def ask_strength(cohort: Cohort, rows: Tensor) -> float:
     for up in ups:
         if (count := int(up.users)) and bool(torch.isfinite(up.recall).all()):
             total, users = total + up.recall.to(total) * count, users + count
-    return STRENGTHS[int(total.argmax())] if users else 0.0
+    good = total >= total.max() - _TIE * users
+    return STRENGTHS[int(good.int().argmax())] if users else 0.0

@@ -62,19 +62,19 @@ def start_run(settings: Settings) -> RunResult:
     if expert.counts_own:
         strengths = STRENGTHS if expert.own is None else (expert.own,)
     with computing_on(experiment.device):
-        valid = _measured(experiment, "valid", strengths)
+        client = Organisation(experiment.settings, experiment.backbone)
+        valid = _measured(experiment, client, "valid", strengths)
         best = max(range(len(strengths)), key=lambda place: mean_recall(valid[place]))
-        (test,) = _measured(experiment, "test", (strengths[best],))
+        (test,) = _measured(experiment, client, "test", (strengths[best],))
     return _untrained(valid[best], test, began)
 
 
 def _measured(
-    experiment: Experiment, split: Split, strengths: Sequence[float]
+    experiment: Experiment, client: Organisation, split: Split, strengths: Sequence[float]
 ) -> list[list[dict[str, Tensor]]]:
     """Measure every client with each strength of its own counts."""
     settings, data, backbone = experiment.settings, experiment.data, experiment.backbone
-    client, of_all = Organisation(settings, backbone), settings.expert.of_all
-    row, n_items = client.start, data.n_items
+    row, n_items, of_all = client.start, data.n_items, settings.expert.of_all
     bias = counted_bias(settings, client.adapter, data.catalogue)
     if bias is not None and of_all is not None:
         (row,) = bias.moved(row[None], bias.public, data.counts(of_all, split))
