@@ -128,13 +128,15 @@ class Predictor(Client[OrganisationState, OwnDomain]):
         self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
     ) -> Tensor:
         """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
+        scores = self.learner(data).base.at(cells)
+        if not down.round:
+            return scores
         view = self.view(mine, data)
         own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
         if self.settings.protect.sum:
             of_round = means_of_rounds(data, down, own)
         else:
             of_round = self._given(view, down, own, cells)
-        scores = self.learner(data).base.at(cells)
         for choice in mine.choices:
             if choice.round > down.round:
                 break
