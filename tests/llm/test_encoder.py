@@ -6,17 +6,25 @@ import sys
 import numpy as np
 import pytest
 import torch
-from tests.llm.tiny_encoder import KINDS, TITLES, folder, network, rows, states, tokenizer
+from tests.llm.tiny_encoder import KINDS, SHAPE, TITLES, folder, network, rows, states, tokenizer
+from tests.llm.tiny_split import use_start
 from torch import Tensor
-from transformers import BertModel
+from transformers import BertModel, ElectraConfig, ElectraModel
 
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.backbone_settings import LoraSettings, ModelSettings
+from coterie.llm.attack import hidden_states
+from coterie.llm.backbone_settings import ExpertSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones import minilm
+from coterie.llm.backbones.base import Expert
 from coterie.llm.backbones.encoder import Encoder, load_encoder
+from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
+from coterie.llm.export import export_merged
+from coterie.llm.split.channel import Channel
+from coterie.llm.split.cut import cut
+from coterie.llm.split.middle import Middle, Training
 
 KEY = Key.from_seed(3)
 HISTORIES = [[0, 3, 7], [], [5], [9, 8, 7, 6, 5, 4]]
@@ -111,6 +119,81 @@ def test_gradients_are_those_of_a_model_that_keeps_nothing(top):
             assert bool(got[name].any())
 
 
+def test_beside_an_expert_targets_get_a_gradient_too():
+    """The loss is that of the network's own, where the expert adds nothing."""
+    made = encoder(top=1, trained=True)
+    made.prepare()
+    alone = made.loss(EXAMPLES)
+    alone.backward()
+    expected = {n: p.grad.clone() for n, p in made.named_parameters() if p.grad is not None}
+    made.zero_grad()
+    made.expert = Expert(None, None, ExpertSettings(scale=1.0, backbone=1.0))
+    made.loss(EXAMPLES).backward()
+    for name, parameter in made.named_parameters():
+        if parameter.requires_grad:
+            assert torch.equal(parameter.grad, expected[name])
+
+
+def test_items_of_one_text_are_refused():
+    row = rows()[0]
+    made = Encoder(network(), [row, row], ModelSettings(name="encoder"))
+    with pytest.raises(UserError, match="all items have the same text"):
+        made.settle()
+
+
+@pytest.mark.parametrize("kind", ["electra", "detour"])
+def test_layers_of_another_kind_are_one_line(kind):
+    if kind == "electra":
+        shape = {n: v for n, v in SHAPE.items() if n != "initializer_range"}
+        model = ElectraModel(ElectraConfig(**shape, embedding_size=4))
+    else:
+        model = Detour(network().config)
+    made = Encoder(model, rows(), ModelSettings(name="encoder"))
+    with pytest.raises(UserError, match="does more than let its layers follow"):
+        made.settle()
+
+
+def test_what_needs_more_than_a_network_is_refused(tmp_path):
+    made = encoder(top=1, trained=True, dtype=torch.float32)
+    with pytest.raises(UserError, match="an encoder cannot be exported yet"):
+        export_merged(made, EXAMPLES, None, {}, tmp_path / "there")
+    with pytest.raises(UserError, match="titles of items, which are public"):
+        hidden_states(made, EXAMPLES)
+
+
+@pytest.mark.parametrize(("top", "once"), [(1, True), (4, False)])
+def test_costs_are_what_crosses(top, once):
+    made = encoder(top=top, trained=True, dtype=torch.float32)
+    catalogue, counted = catalogue_tokens(made), training_tokens(made, EXAMPLES, 2)
+    parts = cut(made, 1)
+    middle = Middle(parts.stack, Training(lr=0.1))
+    use_start(middle)
+    channel = Channel(middle)
+    parts.connect(channel)
+    token = made.hidden * 4
+    with channel.session(0, training=False):
+        made.prepare()
+        crossed = sum(
+            size
+            for way, field, _, size in channel.traffic.drain()
+            if way == "up" and field == "activations"
+        )
+    assert (catalogue.once if once else catalogue.validation) == crossed // token > 0
+    assert (catalogue.validation if once else catalogue.once) == 0
+    with channel.session(0, training=True):
+        made.prepare()
+        channel.traffic.drain()
+        for part in (EXAMPLES.take(torch.tensor([0, 1])), EXAMPLES.take(torch.tensor([2]))):
+            made.loss(part).backward()
+        crossed = sum(
+            size
+            for way, field, _, size in channel.traffic.drain()
+            if way == "up" and field == "activations"
+        )
+    assert counted == crossed // token
+    assert (counted == 0) == once
+
+
 def test_lora_is_in_the_last_layers_alone():
     made = encoder(top=2)
     named = [name for name, parameter in made.named_parameters() if parameter.requires_grad]
@@ -164,12 +247,6 @@ class Detour(BertModel):
         out = super().forward(*args, **named)
         out.last_hidden_state = 2 * out.last_hidden_state
         return out
-
-
-def test_a_model_that_does_more_than_its_layers_is_refused():
-    made = Encoder(Detour(network().config), rows(), ModelSettings(name="encoder"))
-    with pytest.raises(UserError, match="a Detour does more than let its layers follow"):
-        made.settle()
 
 
 # From a folder, from a package.

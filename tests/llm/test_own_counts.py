@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.llm.organisations import N_ITEMS, cohort_of, organisations
 
 from coterie.core.errors import UserError
@@ -14,6 +15,7 @@ from coterie.core.registry.papers import find_paper
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
+from coterie.core.training.train import train
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone_settings import ExpertSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones.base import make_expert
@@ -21,11 +23,13 @@ from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.experiment import Experiment
+from coterie.llm.export import EXPERT, export_adapter
 from coterie.llm.messages import Candidate, StrengthReport
 from coterie.llm.own_counts import STRENGTHS, ask_strength, own_counts
 from coterie.llm.readings import resolve
 from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.tables.references import start_run
+from coterie.llm.trained_run import TrainedRun
 
 KEY = Key.from_seed(0)
 TITLES = [f"item {n}" for n in range(N_ITEMS)]
@@ -153,6 +157,16 @@ def test_what_a_client_reports_is_its_validation_with_each_strength():
     assert state.own == next(s for s, value in total.items() if value > best - 1e-12)
 
 
+def test_a_client_without_users_to_validate_on_is_not_refused():
+    client, how = made()
+    data = organisations(users=(3, 0, 4))
+    cohort = cohort_of(client, data)
+    server = PPLR(how, 3, client.start)
+    state = server.start_block(server.begin(KEY), 0, cohort, KEY)
+    assert cohort.journal.refused == []
+    assert state.own in STRENGTHS
+
+
 def test_a_strength_that_is_given_is_not_asked_for():
     client, how = made(own=0.2)
     server, cohort = PPLR(how, 3, client.start), cohort_of(client, organisations())
@@ -214,6 +228,30 @@ def test_the_untrained_row_of_the_tables_is_what_a_run_starts_from(tmp_path):
             assert found.metrics[f"valid/{name}"] == pytest.approx(start, rel=1e-9)
         # Steps of 1e-12 change no rank.
         assert found.metrics["test/recall@10"] == pytest.approx(run.results["test/recall@10"])
+
+
+def test_an_export_has_them(tmp_path):
+    made = experiment(
+        tmp_path, "--expert.counts", "both", "--model.trained", "lora", "--run.name", "a"
+    )
+    train(
+        find_paper("pplr"), replace(made.settings, run=replace(made.settings.run, progress=False))
+    )
+    trained = TrainedRun(tmp_path / "pplr" / "a")
+    backbone = trained.backbone(1)
+    counted = backbone.expert.own.clone()
+    assert bool(counted.any())
+    examples = trained.examples(1, 4)
+    export_adapter(backbone, examples, made.interactions, {}, tmp_path / "there")
+    written = load_file(tmp_path / "there" / EXPERT)["own"]
+    assert torch.equal(written, counted)
+    assert torch.equal(backbone.expert.own, counted)
+
+
+def test_a_backbone_by_itself_has_none(tmp_path):
+    made = experiment(tmp_path, "--expert.counts", "own")
+    with pytest.raises(UserError, match=r"'expert\.counts' own is of clients"):
+        made.standalone(1, None)
 
 
 def test_settings_without_effect_are_refused():

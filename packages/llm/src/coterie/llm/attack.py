@@ -18,6 +18,7 @@ from coterie.core.tables.plots import Lines, plot_panels
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Examples, training_examples
 from coterie.llm.split.cut import padding_of
@@ -51,6 +52,11 @@ def hidden_states(backbone: Backbone, examples: Examples) -> HiddenStates:
     Raises:
         UserError: the attention mask of the backbone is none that can be read.
     """
+    if isinstance(backbone, EmbedsItems) and backbone.reader is None:
+        raise UserError(
+            "what an encoder sends are titles of items, which are public, and no history: which "
+            "titles it asks for is what tells, see what leaves an organisation in its README"
+        )
     words, layers = backbone.model.get_input_embeddings(), list(backbone.layers)
     seen: dict[nn.Module, tuple[Any, Any, Any]] = {}
 

@@ -191,8 +191,9 @@ def _check(settings: Settings) -> None:
         raise UserError(
             "'split.k' parts a model between client and server, and here is one place: leave it out"
         )
-    if counts_together(settings):
+    expert = settings.expert
+    if counts_together(settings) or expert.counts_own:
         raise UserError(
-            "'expert.counts' everybody is a sum over clients: by itself a network has those of the "
+            f"'expert.counts' {expert.counts} is of clients: by itself a network has those of the "
             "public users, so say public"
         )

@@ -22,13 +22,14 @@ from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.folder import writing_tensors
+from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.data.examples import Examples
 
 WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
 BASE = "base"  # folder of the frozen model, where it is no published one
 EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
 _EMBEDDED = "item_embeddings"
-EXPERT = "expert.safetensors"  # the trained bias, and the factors as metadata
+EXPERT = "expert.safetensors"  # the trained bias, the client's own counts, and the factors
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
 _ADAPTER = "default"  # peft's name of the one adapter
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below
@@ -56,6 +57,7 @@ def export_adapter(
     Raises:
         UserError: there is no LoRA, it is empty, or the folder is there or cannot be written.
     """
+    _check_exported(backbone)
     factors, network = _factors(backbone), backbone.model
     config = copy.copy(network.peft_config[_ADAPTER])
     config.inference_mode = True
@@ -92,6 +94,7 @@ def export_merged(
     Raises:
         UserError: the folder is there or cannot be written, or the answers differ.
     """
+    _check_exported(backbone)
     with _new(folder) as temporary:
         _save_network(backbone, temporary, merged=True)
         _describe(backbone, items, origin, temporary)
@@ -124,6 +127,19 @@ def answers(backbone: Backbone, examples: Examples) -> Tensor:
     finally:
         hook.remove()
     return torch.cat(found)
+
+
+def _check_exported(backbone: Backbone) -> None:
+    """Refuse a backbone whose scores need more than the network and its adapter.
+
+    Raises:
+        UserError: it is an encoder, with axes of its item embeddings.
+    """
+    if isinstance(backbone, EmbedsItems) and backbone.reader is None:
+        raise UserError(
+            "an encoder cannot be exported yet: its scores need the axes of its item embeddings "
+            "too; recommend from the run, by coterie recommend"
+        )
 
 
 def _answers_of(folder: Path, backbone: Backbone, examples: Examples) -> Tensor:
@@ -174,14 +190,18 @@ def _reads_back(
     """Whether the files alone bring back the same answers and scores."""
     before, scored = answers(backbone, examples), backbone.scores(examples.history)
     adapter = Adapter(backbone.named_parameters())
-    row, frozen = adapter.row(), backbone.frozen_items
+    row, frozen, expert = adapter.row(), backbone.frozen_items, backbone.expert
+    own = None if expert is None else expert.own
     adapter.load(torch.zeros_like(row))  # so that nothing but the files can bring it back
     try:
         tensors = load_file(folder / WEIGHTS)
         for name, factor in factors.items():
             factor.copy_(tensors[name])
-        if backbone.expert is not None and backbone.expert.bias is not None:
-            backbone.expert.bias.copy_(load_file(folder / EXPERT)["bias"])
+        if expert is not None:
+            parts = load_file(folder / EXPERT)
+            expert.own = parts.get("own")
+            if expert.bias is not None:
+                expert.bias.copy_(parts["bias"])
         if frozen is not None:
             # Products round by where a tensor lies in memory, and in a file it lies anywhere.
             backbone.frozen_items = load_file(folder / EMBEDDINGS)[_EMBEDDED].clone()
@@ -190,6 +210,8 @@ def _reads_back(
     finally:
         adapter.load(row)
         backbone.frozen_items = frozen
+        if expert is not None:
+            expert.own = own
         backbone.prepare()
 
 
@@ -236,8 +258,9 @@ def _describe(
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
         if expert is not None:
-            bias = {} if expert.bias is None else {"bias": expert.bias.detach().contiguous()}
-            save_file(bias, folder / EXPERT, metadata=expert.factors())
+            parts = {"bias": expert.bias, "own": expert.own}
+            held = {n: v.detach().contiguous() for n, v in parts.items() if v is not None}
+            save_file(held, folder / EXPERT, metadata=expert.factors())
     write_json(folder / ORIGIN, dict(origin))
 
 

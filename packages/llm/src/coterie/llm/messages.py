@@ -9,7 +9,16 @@ from torch import Tensor
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.methods.kit.uploads import counted, measured
 from coterie.core.metrics.ranking_report import RankingReport, Split
-from coterie.core.protocol.messages import Down, ListStep, Private, Reveals, Up, carries, leaves
+from coterie.core.protocol.messages import (
+    Down,
+    ListStep,
+    Private,
+    Report,
+    Reveals,
+    Up,
+    carries,
+    leaves,
+)
 from coterie.core.protocol.uploads import Like, Number
 
 OWN = "factor of log(1 + count) of the client's own users in its scores"
@@ -50,7 +59,7 @@ class Strengths(Down):
 
 
 @dataclass(frozen=True)
-class StrengthReport(Up):
+class StrengthReport(Report):
     """How well a client recommends with each strength, mean over its users; NaN without any."""
 
     recall: Tensor = measured("Recall@10 on validation", frozenset(), Number(axes=1))  # (G,)

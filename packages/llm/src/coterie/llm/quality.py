@@ -35,7 +35,7 @@ def measure_each(
     The scores are made once for all of them.
     """
     found: list[dict[str, Tensor]] = [{} for _ in biases]
-    for block in blocks(queries):
+    for block in blocks(queries) if len(queries) else ():
         scores = score(block)
         for number, bias in enumerate(biases):
             part, known = measure_scores(scores + bias.to(scores), block), found[number]

@@ -263,7 +263,7 @@ class Backbone(nn.Module, ABC):
             return self.network_loss(examples)
         history, target = examples.history, examples.target
         if not self.writes:
-            scores = self.expert(history, self.network_scores(history))
+            scores = self.expert(history, self.training_scores(examples))
             return cross_entropy(scores, target)
         loss = self.network_loss(examples)
         alone = self.expert(history, loss.new_zeros(len(history), self.n_items))
@@ -292,6 +292,13 @@ class Backbone(nn.Module, ABC):
 
         A history without an item is allowed.
         """
+
+    def training_scores(self, examples: Examples) -> Tensor:
+        """Score all items by the network alone, ``(n, n_items)``, to be trained by with an expert.
+
+        Default: as for a ranking.
+        """
+        return self.network_scores(examples.history)
 
     def add_lora(self, settings: LoraSettings, key: Key) -> None:
         """Add LoRA and freeze everything else; without it, all parameters are trained.

@@ -17,7 +17,13 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone_settings import LoraSettings, ModelSettings
 from coterie.llm.backbones.base import base_model, first_of, hides_padding
-from coterie.llm.backbones.hub import check_source, check_tokens, encoder_model, from_hub
+from coterie.llm.backbones.hub import (
+    beside,
+    check_source,
+    check_tokens,
+    encoder_model,
+    from_hub,
+)
 from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.data.examples import Examples
 
@@ -104,13 +110,16 @@ class Encoder(EmbedsItems):
 
     def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item among all, ``()``."""
+        return cross_entropy(self.training_scores(examples), examples.target)
+
+    def training_scores(self, examples: Examples) -> Tensor:
+        """The same, by which histories and targets of the batch get a gradient."""
         fresh = torch.cat([examples.target, examples.history.values]).unique()
-        return cross_entropy(self._logits(examples.history, fresh), examples.target)
+        return self._logits(examples.history, fresh)
 
     def network_scores(self, history: Ragged) -> Tensor:
         """Cosines divided by the temperature, ``(n, n_items)``."""
-        fresh = history.values.unique() if torch.is_grad_enabled() else None
-        return self._logits(history, fresh)
+        return self._logits(history, None)
 
     def _logits(self, history: Ragged, fresh: Tensor | None) -> Tensor:
         """Score all items; those in ``fresh`` are embedded anew, with their gradient."""
@@ -157,9 +166,11 @@ class Encoder(EmbedsItems):
         if not self._below:
             return self._input(texts, real)
         # In a simulation of clients with layers elsewhere each has these states sent once.
-        if self._kept is None or self.elsewhere not in self._had_by:
+        passed = any(hasattr(layer, "elsewhere") for layer in list(self.layers)[: self._below])
+        who = self.elsewhere if passed else ""
+        if self._kept is None or who not in self._had_by:
             self._kept = self._states_below()
-            self._had_by.add(self.elsewhere)
+            self._had_by.add(who)
         place = self._tokens.offsets[texts][:, None] + torch.arange(real.shape[1])
         return self._kept[place.where(real, 0)] * real[..., None]
 
@@ -227,12 +238,16 @@ class Encoder(EmbedsItems):
         ids = torch.full(real.shape, self._pad)
         ids[real] = self._tokens.take(texts).values
         whole = model(input_ids=ids, attention_mask=real.long()).last_hidden_state
-        parts = self._run(self._input(texts, real), real, list(self.layers))
+        other = UserError(
+            f"a {type(model).__name__} does more than let its layers follow on one another: use "
+            "an encoder like BERT, RoBERTa or MPNet"
+        )
+        try:
+            parts = self._run(self._input(texts, real), real, list(self.layers))
+        except (RuntimeError, TypeError, AttributeError) as error:  # of layers of another kind
+            raise other from error
         if not torch.allclose(parts[real], whole[real], rtol=1e-3, atol=1e-3):
-            raise UserError(
-                f"a {type(model).__name__} does more than let its layers follow on one another: "
-                "use an encoder like BERT, RoBERTa or MPNet"
-            )
+            raise other
 
 
 def half_whitening(vectors: Tensor) -> tuple[Tensor, Tensor]:
@@ -249,6 +264,11 @@ def half_whitening(vectors: Tensor) -> tuple[Tensor, Tensor]:
     """
     centre = vectors.mean(0)
     _, s, v = torch.linalg.svd((vectors - centre).double(), full_matrices=False)
+    if not bool(s.max() > 0):
+        raise UserError(
+            "all items have the same text, so that an encoder cannot tell them apart: choose other "
+            "fields by --expert.words, or another backbone"
+        )
     s = (s / s.max()).clamp_min(_FLOOR)
     return centre, (v.T * s.rsqrt() @ v).to(vectors)
 
@@ -269,6 +289,8 @@ def load_encoder(
     if name_or_path is None:
         from coterie.llm.backbones import minilm
 
+        if settings.pooling != "mean":
+            raise UserError("all-MiniLM-L6-v2 pools by mean: leave 'model.pooling' out")
         folder = minilm.folder()
         tokenizer: Any = minilm.tokenizer(folder)
         model, source = encoder_model(str(folder)), str(folder)
@@ -276,7 +298,7 @@ def load_encoder(
         check_source(name_or_path)
         model, source = encoder_model(name_or_path), name_or_path
         tokenizer = from_hub(AutoTokenizer, name_or_path)
-    _check_pooling(Path(source).expanduser(), settings.pooling)
+    _check_pooling(beside(source, "1_Pooling/config.json"), settings.pooling)
     check_tokens(tokenizer, model.config.vocab_size, source, ("pad",))
     # Positions of some begin behind the padding token's number.
     places = model.config.max_position_embeddings - (model.config.pad_token_id or 0) - 1
@@ -285,14 +307,13 @@ def load_encoder(
     return Encoder(model, [tuple(row) for row in tokens], settings)
 
 
-def _check_pooling(folder: Path, pooling: str) -> None:
-    """Refuse another pooling than that which a folder of sentence-transformers names.
+def _check_pooling(path: Path | None, pooling: str) -> None:
+    """Refuse another pooling than that which a file of sentence-transformers names.
 
     Raises:
         UserError: it names another one.
     """
-    path = folder / "1_Pooling" / "config.json"
-    if not path.is_file():
+    if path is None:
         return
     try:
         how = json.loads(path.read_bytes())

@@ -44,6 +44,21 @@ def from_hub(kind: Any, name_or_path: str, **options: Any) -> Any:
     return _load(kind, name_or_path, _ON_HUB, {**options, "local_files_only": local})
 
 
+def beside(name_or_path: str, file: str) -> Path | None:
+    """Find a file that may lie beside a model, in its folder or on the hub; None without."""
+    folder = Path(name_or_path).expanduser()
+    if folder.is_dir():
+        return folder / file if (folder / file).is_file() else None
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    local = offline() or _cached(name_or_path)
+    try:
+        return Path(hf_hub_download(name_or_path, file, local_files_only=local))
+    except EntryNotFoundError:  # nor is it in what is here of the model
+        return None
+
+
 _IN_FOLDER = (
     "see whether the folder is whole, with config.json, weights and tokenizer, and of such a model"
 )

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from coterie.core.tensors.saved import digest
 from coterie.llm.backbones.base import Backbone
 
-_ROWS = 8  # whose item embeddings are kept: a client's of a validation serve its next training
+_ROOM = 1 << 28  # bytes of item embeddings that are kept: of a validation for the next training
 
 
 class EmbedsItems(Backbone):
@@ -20,8 +20,9 @@ class EmbedsItems(Backbone):
 
     Items of equal text share an embedding, and each distinct text is embedded once. Embeddings of
     all items are remembered by the row of trained numbers that made them, so that clients of one
-    row, and a row that is validated and then trained on, need them once. Where layers are
-    elsewhere each client has them made for itself, as if it were alone.
+    row, and a row that is validated and then trained on, need them once; of the last rows, as many
+    as 256 MB hold. Where layers are elsewhere each client has them made for itself, as if it were
+    alone.
 
     Args:
         texts: of all items, as anything that is equal where they are; longer ones take longer.
@@ -73,8 +74,8 @@ class EmbedsItems(Backbone):
         own = digest({n: p for n, p in self.named_parameters() if p.requires_grad})
         row = own + self.elsewhere
         if row not in self._made:
-            self._made[row] = self._embedded()
-            if len(self._made) > _ROWS:
+            self._made[row] = made = self._embedded()
+            if len(self._made) > max(_ROOM // made.nbytes, 1):
                 self._made.popitem(last=False)
         self._made.move_to_end(row)
         return self._made[row]

@@ -160,6 +160,11 @@ class RecFormer(EmbedsItems):
             return catalogue.new_empty(0, len(catalogue))
         return self._embed(history) @ catalogue.T / self.temperature
 
+    def reads(self) -> dict[str, Tensor]:
+        """Give the items' attributes as tokens."""
+        rows = Ragged.from_lists([[n for pair in item for n in pair] for item in self.items.items])
+        return {"tokens": rows.values, "offsets": rows.offsets}
+
     def embed_items(self, items: Tensor) -> Tensor:
         """Embed items ``(m,)``, each as a sequence of one, ``(m, h)`` of length 1."""
         return self._embed(Ragged.from_lengths(items, torch.ones_like(items)))

@@ -314,10 +314,18 @@ def training_tokens(backbone: Backbone, examples: Examples, batch_size: int) -> 
     """
     if len(examples):
         backbone.prepare()
+    batches = [examples.take(i) for i in torch.arange(len(examples)).split(batch_size)]
+    if isinstance(backbone, EmbedsItems):  # its items pass in several calls, some of them once
+        with _Counter(backbone, ends=False) as passes:
+            backbone.prepare()
+            before = passes.tokens
+            for batch in batches:
+                backbone.loss(batch)
+        return passes.tokens - before
     counter = _Counter(backbone)
-    for index in torch.arange(len(examples)).split(batch_size):
+    for batch in batches:
         with counter:
-            backbone.loss(examples.take(index))
+            backbone.loss(batch)
     return counter.tokens
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.methods.ranking.central import CentralResult, train_lightgcn, train_mf
 from coterie.core.metrics.ranking_report import Split
 from coterie.core.tables.result import Make, RunResult
-from coterie.core.tensors.device import computing_on
+from coterie.core.tensors.device import computing_on, moved
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbone_settings import Whose
 from coterie.llm.baselines import all_users
@@ -57,7 +57,7 @@ def start_run(settings: Settings) -> RunResult:
     that of the best validation.
     """
     began, experiment = time.perf_counter(), Experiment(settings)
-    expert = experiment.settings.expert
+    expert, _ = experiment.settings.expert, experiment.clients  # data are made on the CPU
     strengths: tuple[float, ...] = (0.0,)
     if expert.counts_own:
         strengths = STRENGTHS if expert.own is None else (expert.own,)
@@ -77,11 +77,11 @@ def _measured(
     row, n_items, of_all = client.start, data.n_items, settings.expert.of_all
     bias = counted_bias(settings, client.adapter, data.catalogue)
     if bias is not None and of_all is not None:
-        (row,) = bias.moved(row[None], bias.public, data.counts(of_all, split))
+        (row,) = bias.moved(row[None], bias.public, moved(data.counts(of_all, split), row.device))
     scale = settings.expert.scale
     by_client = []
     for place in range(len(experiment.clients)):
-        own = experiment.clients[place]
+        own = moved(experiment.clients[place], experiment.device)
         client.load(row)
         counted = own_counts(own, split, n_items)
         by_client.append(
