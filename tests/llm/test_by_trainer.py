@@ -51,6 +51,7 @@ def test_a_causal_model_of_a_folder_finds_what_the_row_finds(tmp_path, client):
     model = {"name": "llama", "path": str(folder), "context": 512}
     settings = how(tmp_path, model=model, data={"valid_users": 1, "shots": 6})
     settings["engine"] = {"device": "cpu"}
+    settings["train"] = {**settings["train"], "epochs": 1}  # an epoch of the Trainer
     start = row_of(coterie.network("pplr", client=client, **settings)[0])
     module, _ = trained(1, "pplr", client=client, **settings)
     run = rounds(1, "pplr", "central" if client is None else "local", **settings)
@@ -104,7 +105,7 @@ def test_an_organisation_has_a_lightgcn_of_its_users():
         ({"split": {"k": 1}}, "'split.k' parts a model"),
         (
             {"model": {**TINY, "expert": "popularity"}, "expert": {"counts": "everybody"}},
-            "'expert.counts' everybody is a sum over clients",
+            "'expert.counts' everybody is of clients",
         ),
     ],
 )

@@ -189,4 +189,5 @@ def test_on_a_terminal_each_block_leaves_its_bar(PretendedRounds, fit, tmp_path,
 def test_key_names_are_unique_and_start_with_a_namespace():
     names = [key.name for key in KEYS]
     assert len(set(names)) == len(names)
-    assert {name.split("/")[0] for name in names[2:]} <= {"fed", "eval", "test", "cost", "privacy"}
+    namespaces = {"fed", "start", "eval", "test", "cost", "privacy"}
+    assert {name.split("/")[0] for name in names[2:]} <= namespaces

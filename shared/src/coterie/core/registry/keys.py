@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Literal
 
 X_AXIS = "round"
-NAMESPACES = ("fed", "eval", "test", "cost", "privacy", "clients")
+NAMESPACES = ("fed", "start", "eval", "test", "cost", "privacy", "clients")
 CLIENT_TABLE = "clients/table"
 
 
