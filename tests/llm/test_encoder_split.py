@@ -1,8 +1,10 @@
 """An encoder in two halves: the numbers of the whole, and what crosses for the catalogue."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+import torch
 from tests.llm.tiny_encoder import folder
 
 from coterie.core.run.driver import FederatedRun
@@ -92,3 +94,19 @@ def test_behind_a_trained_middle_it_crosses_once_a_row(model):
     longest = int(experiment.backbone._tokens.lengths.max())
     for each in (first, second):  # the items of batches alone
         assert 0 < each["update"] <= examples * longest * experiment.backbone.hidden * 8
+
+
+def test_items_are_those_of_the_middle_in_use(model):
+    """The client's own row is the same; what the server holds for it is another."""
+    experiment = Experiment(settings(model, 3, 2))
+    federation = experiment.federation()
+    client, layers = federation.client, federation.server.halves.layers
+    kept, found = layers.begin(), []
+    for scale in (0.0, 1.0, 0.0):
+        rows = kept.part.rows + scale * torch.arange(kept.part.rows.shape[1])
+        layers.use(replace(kept, part=replace(kept.part, rows=rows)))
+        with client.channel.session(0, training=False):
+            client.load(client.start)
+            found.append(client.backbone.catalogue().clone())
+    assert torch.equal(found[0], found[2])
+    assert not torch.allclose(found[0], found[1])

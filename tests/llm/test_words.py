@@ -95,6 +95,7 @@ def test_the_rule_is_chosen_on_validation_and_scored_by_a_loop(data, whose):
     titles = data.catalogue.words(found.words)
     vectors = [vector(title, titles, found.min_items) for title in titles]
     assert (found.weight > 0) == (whose != "own")
+    assert (found.own > 0) == (whose in ("own", "both"))
     everybody = whose in ("everybody", "both")
     for split in ("valid", "test"):
         counts, mine = Counter(), Counter()
