@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import BertModel, ElectraConfig, ElectraModel
 
 from coterie.core.errors import UserError
+from coterie.core.files import sha256
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.attack import hidden_states
@@ -226,6 +227,11 @@ def test_each_title_is_embedded_once_a_row_and_lower_layers_once_at_all():
     assert torch.equal(made.catalogue(), before)
     assert sum(len(out) for out in seen["last"]) == 2 * distinct
     assert torch.equal(made.catalogue()[0], made.catalogue()[5])  # of one title
+    made.expert = Expert(None, torch.ones(len(TITLES)), ExpertSettings())
+    for _ in range(2):  # its bias changes no embedding
+        made.expert.bias.data += 1.0
+        made.prepare()
+    assert sum(len(out) for out in seen["last"]) == 2 * distinct
 
 
 def test_all_parameters_can_be_trained():
@@ -306,7 +312,7 @@ def package(tmp_path, monkeypatch):
     root = tmp_path / "site"
     inside = folder(root / minilm.PACKAGE / minilm.INSIDE)
     (root / minilm.PACKAGE / "__init__.py").write_text("raise SystemExit('was imported')")
-    digests = {name: minilm.sha256(inside / name) for name in minilm.FILES}
+    digests = {name: sha256(inside / name) for name in minilm.FILES}
     monkeypatch.setattr(minilm, "FILES", digests)
     monkeypatch.syspath_prepend(str(root))
     return inside

@@ -12,7 +12,7 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.backbone import read_backbone
+from coterie.llm.backbone import _own_path, read_backbone
 from coterie.llm.backbone_settings import GenerationSettings, ModelSettings
 from coterie.llm.backbones.causal_text import load_causal_text
 from coterie.llm.backbones.text import bigrec_template, train_tokenizer
@@ -134,9 +134,16 @@ def test_a_name_on_the_hub_becomes_no_folder(folder, tmp_path, monkeypatch):
     from coterie.llm.backbones import hub
 
     monkeypatch.setattr(hub, "offline", lambda: True)
-    settings = chosen("nobody/has-this")
+    settings, public = chosen("nobody/has-this"), {"items": {"n_items": 1, "source": ""}}
+    public["items"]["titles"] = ["a"]
     with pytest.raises(UserError, match="cannot load 'nobody/has-this'"):
-        read_backbone(settings, {"items": {"n_items": 1, "source": "", "titles": ["a"]}}, tmp_path)
+        read_backbone(settings, public, tmp_path)
+    with pytest.raises(UserError, match="cannot load 'gpt-nobody'"):
+        read_backbone(
+            chosen("gpt-nobody"), {"items": {"n_items": 1, "source": "", "titles": ["a"]}}, tmp_path
+        )
+    own = ModelSettings(name="recformer", path="a.bin")  # a file, never one of where it runs
+    assert _own_path(own, tmp_path) == str(tmp_path / "a.bin")
     public = Experiment(chosen(str(folder))).public()
     (tmp_path / "nobody").mkdir()
     (tmp_path / "nobody" / "has-this").symlink_to(folder)

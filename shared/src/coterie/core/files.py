@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import tempfile
@@ -108,3 +109,15 @@ def finite(content: Any) -> Any:
     if isinstance(content, float) and content - content != 0.0:
         return None
     return content
+
+
+def sha256(path: Path) -> str:
+    """Hash a file, in hexadecimal.
+
+    Example:
+        >>> with tempfile.NamedTemporaryFile() as file:
+        ...     sha256(Path(file.name))[:8]
+        'e3b0c442'
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

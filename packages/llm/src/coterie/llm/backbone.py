@@ -17,11 +17,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from coterie.core.errors import UserError
-from coterie.core.files import replacing
+from coterie.core.files import replacing, sha256
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
+from coterie.llm.backbone_settings import ModelSettings
 from coterie.llm.backbones.base import Backbone, make_expert
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
 from coterie.llm.backbones.folder import writing_tensors
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from coterie.llm.halves import Halves
 
 
-HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-"""A name on the hub, as OWNER/MODEL; it may be a path too."""
+_HUB_NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")  # OWNER/MODEL, or MODEL; or a path
 _SILENCE = 30.0  # seconds between two lines about pre-training
 WEIGHTS = "backbone.safetensors"
 """In the folder of a client or server that runs apart: what the public pre-training made."""
@@ -68,14 +68,14 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
         UserError: the file is missing, or it or the model is another one.
     """
     if settings.model.path is not None:
-        own = _own_path(settings.model.path, folder)
+        own = _own_path(settings.model, folder)
         settings = replace(settings, model=replace(settings.model, path=own))
     key = _key(settings)
     items = Catalogue(**public["items"])
     backbone = _untrained(settings, items, key)
     if not settings.model.is_given:
         path = folder / WEIGHTS
-        if not path.is_file() or weights_digest(path) != public["backbone"]:
+        if not path.is_file() or sha256(path) != public["backbone"]:
             raise UserError(f"{path} is not the backbone of the card: get the right file")
         if not _restored(backbone, path):
             raise UserError(f"{path} lacks weights of the backbone: get the right file")
@@ -87,15 +87,15 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
     return _adapted(backbone, settings, items, key)
 
 
-def _own_path(path: str, folder: Path) -> str:
-    """Where a party has the model that the settings name.
+def _own_path(model: ModelSettings, folder: Path) -> str:
+    """Where a party has the model that the settings name by a path.
 
     A name on the hub stays one: the card says by a digest which model it is. A path is one in the
-    party's own folder.
+    party's own folder, as is that of a published RecFormer, which is a file.
     """
-    if HUB_NAME.fullmatch(path) and not (folder / path).exists():
-        return path
-    return str((folder / path).absolute())
+    path = str(model.path)
+    named = model.name != "recformer" and _HUB_NAME.fullmatch(path)
+    return path if named and not (folder / path).exists() else str((folder / path).absolute())
 
 
 def model_digest(backbone: Backbone) -> str:
@@ -115,12 +115,6 @@ def halves_of(backbone: Backbone, settings: Settings) -> Halves | None:
 def weights_file(settings: Settings, data: FederatedData, cache: Path) -> Path:
     """Where the cache has the weights of a backbone without a path."""
     return cache / f"{settings.model.name}-{_fingerprint(settings, data)}.safetensors"
-
-
-def weights_digest(path: Path) -> str:
-    """SHA-256 of a file, by which a public card names the backbone."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _key(settings: Settings) -> Key:

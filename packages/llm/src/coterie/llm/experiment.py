@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
 from coterie.core.federation.selection import best_of
+from coterie.core.files import sha256
 from coterie.core.metrics.clients import imbalance
 from coterie.core.privacy.attack import AttackReport
 from coterie.core.privacy.build import middleware
@@ -32,7 +33,7 @@ from coterie.core.tensors.device import as_written, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import PPLR
-from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_digest, weights_file
+from coterie.llm.backbone import WEIGHTS, halves_of, make_backbone, weights_file
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.baselines import all_users, attack_users, user_client, user_server
 from coterie.llm.by_trainer import BackboneTraining, PairwiseModel
@@ -110,7 +111,7 @@ class Experiment(RecommendsToUsers[Settings]):
         if self.settings.model.is_given:
             return found | {"backbone": self.backbone.weights}
         files = self.public_files().values()
-        return found | {"backbone": "".join(weights_digest(path) for path in files)}
+        return found | {"backbone": "".join(sha256(path) for path in files)}
 
     def public_files(self) -> dict[str, Path]:
         """Give the backbone, which every client and the server holds."""

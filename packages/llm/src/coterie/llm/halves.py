@@ -6,7 +6,6 @@ One process plays all clients and the coordinator. The middle is in it as well, 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
+from coterie.core.files import sha256
 from coterie.core.registry.data_sets import data_sets, default_core
 from coterie.core.settings.schema import values_of
 from coterie.llm.adapter import Adapter
@@ -162,5 +162,4 @@ def _source(name: str) -> str:
     path = Path(name).expanduser()
     if name in data_sets() or not path.is_file():
         return name
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256(path)

@@ -71,7 +71,8 @@ class EmbedsItems(Backbone):
 
     def _remembered(self) -> Tensor:
         """The catalogue by the trained numbers, made if it is not one of the last."""
-        own = digest({n: p for n, p in self.named_parameters() if p.requires_grad})
+        # Of the network alone: an expert's bias beside it changes no embedding.
+        own = digest({n: p for n, p in self.model.named_parameters() if p.requires_grad})
         row = own + self.elsewhere
         if row not in self._made:
             self._made[row] = made = self._embedded()

@@ -6,12 +6,12 @@ three files are read, each of which must have the digest below.
 
 from __future__ import annotations
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.files import sha256
 from coterie.llm.backbones.hub import offline
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
@@ -42,12 +42,6 @@ def folder() -> Path:
                 "or name another encoder by --model.path"
             )
     return found
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def tokenizer(files: Path) -> Any:

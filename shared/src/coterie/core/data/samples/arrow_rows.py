@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from coterie.core.errors import UserError
+from coterie.core.files import sha256
 from coterie.core.tensors.stacked import Handle
 
 Views = dict[str, npt.NDArray[Any]]
@@ -47,8 +47,7 @@ class ArrowRows(Handle):
 
     @cached_property
     def _digest(self) -> str:
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256(self.path)
 
     @cached_property
     def _opened(self) -> _Opened:
