@@ -158,7 +158,7 @@ def test_what_needs_more_than_a_network_is_refused(tmp_path):
     made = encoder(top=1, trained=True, dtype=torch.float32)
     with pytest.raises(UserError, match="an encoder cannot be exported yet"):
         export_merged(made, EXAMPLES, None, {}, tmp_path / "there")
-    with pytest.raises(UserError, match="titles of items, which are public"):
+    with pytest.raises(UserError, match="an encoder sends titles, which are public"):
         hidden_states(made, EXAMPLES)
 
 

@@ -54,8 +54,8 @@ def hidden_states(backbone: Backbone, examples: Examples) -> HiddenStates:
     """
     if isinstance(backbone, EmbedsItems) and backbone.reader is None:
         raise UserError(
-            "what an encoder sends are titles of items, which are public, and no history: which "
-            "titles it asks for is what tells, see what leaves an organisation in its README"
+            "an encoder sends titles, which are public, and no histories, so that there are no "
+            "tokens to rebuild: `coterie llm attack` finds which titles a batch asks for"
         )
     words, layers = backbone.model.get_input_embeddings(), list(backbone.layers)
     seen: dict[nn.Module, tuple[Any, Any, Any]] = {}

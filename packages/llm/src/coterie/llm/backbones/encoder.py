@@ -108,6 +108,26 @@ class Encoder(EmbedsItems):
         texts, place = self.text_of[items].unique(return_inverse=True)
         return self._placed(self._embedded_texts(texts))[place]
 
+    @property
+    def below(self) -> int:
+        """How many layers lie below the first that is trained: their states are kept."""
+        return self._below
+
+    @torch.no_grad()
+    def states_by_layer(self, items: Tensor) -> Tensor:
+        """Mean state of the title of items ``(m,)`` behind each of N layers, ``(N, m, h)``."""
+        self.eval()
+        texts, place = self.text_of[items].unique(return_inverse=True)
+        parts, found = self._by_length(texts), []
+        for part in parts:
+            real = self._real(part)
+            states, pooled = self._input(part, real), []
+            for layer in self.layers:
+                states = self._run(states, real, [layer])
+                pooled.append(_mean(states, real))
+            found.append(torch.stack(pooled))
+        return torch.cat(found, 1)[:, torch.cat(parts).argsort()[place]]
+
     def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item among all, ``()``."""
         return cross_entropy(self.training_scores(examples), examples.target)
@@ -158,8 +178,7 @@ class Encoder(EmbedsItems):
         states = self._run(below, real, list(self.layers)[self._below :])
         if self.settings.pooling == "cls":
             return states[:, 0]
-        weight = real.to(states)[..., None]
-        return (states * weight).sum(1) / weight.sum(1)
+        return _mean(states, real)
 
     def _below_trained(self, texts: Tensor, real: Tensor) -> Tensor:
         """States ``(m, T, h)`` of texts that enter the first layer with something to train."""
@@ -248,6 +267,12 @@ class Encoder(EmbedsItems):
             raise other from error
         if not torch.allclose(parts[real], whole[real], rtol=1e-3, atol=1e-3):
             raise other
+
+
+def _mean(states: Tensor, real: Tensor) -> Tensor:
+    """Mean of states ``(m, T, h)`` over tokens, ``(m, h)``."""
+    weight = real.to(states)[..., None]
+    return (states * weight).sum(1) / weight.sum(1)
 
 
 def half_whitening(vectors: Tensor) -> tuple[Tensor, Tensor]:

@@ -293,12 +293,15 @@ def _some(names: Sequence[str]) -> str:
 
 @contextmanager
 def _reported_here() -> Iterator[None]:
-    """Keep transformers' table of missing weights off the screen: an error says it in one line."""
+    """Keep transformers' bar and table of missing weights off the screen: errors are one line."""
     from transformers.utils import logging
 
-    before = logging.get_verbosity()
+    before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
+    logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(before)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,9 +1,10 @@
-"""``coterie llm attack``: rebuild the input from what each layer gives (PPLR, Figure 3a)."""
+"""``coterie llm attack``: find the input in what each layer gives (PPLR, Figure 3a)."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from coterie.core.settings.configuration import configure
 
 ABOUT = (
     "Rebuild the tokens of users from the hidden states of each layer, to choose k: a network "
-    "learns it on 80 % of the users and is measured on the others. Of a trained run (--run), or of "
-    "a backbone before the first round; then every setting of `coterie train pplr` may be given."
+    "learns it on 80 % of the users and is measured on the others. Of an encoder, which sends "
+    "public titles, find which of them a batch asks for. Of a trained run (--run), or of a "
+    "backbone before the first round; then every setting of `coterie train pplr` may be given."
 )
 
-_SHOWN = {
+_TOKENS = {
     "cosine": "cosine",
     "tokens found": "recovery",
     "nearest: cosine": "nearest_cosine",
@@ -35,6 +37,7 @@ _SHOWN = {
     "without h: cosine": "trivial_cosine",
     "without h: found": "trivial_recovery",
 }
+_TITLES = {"titles found": "found", "without h: found": "trivial_found"}
 
 
 def run(argv: Sequence[str]) -> None:
@@ -49,12 +52,12 @@ def run(argv: Sequence[str]) -> None:
     if given.client is not None and not given.run:
         raise UserError("--client needs --run: before training all clients have the same adapter")
     with aside(given.json):
-        rows, notes = _attacked(given, flags)
+        found = _attacked(given, flags)
     if given.json:
-        print_json(rows)
+        print_json(found.rows)
         return
-    print_rows([_shown(row) for row in rows], "How well unseen users' tokens are found from h_l")
-    for line in notes:
+    print_rows([_shown(row, found.columns) for row in found.rows], found.title)
+    for line in found.notes:
         tell(line)
 
 
@@ -65,9 +68,9 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--seeds", type=seeds, default=[0, 1, 2], help="how many, or which: 3 (default), or '7 9'"
     )
-    parser.add_argument("--steps", type=positive, default=500, help="of Adam (default: 500)")
+    parser.add_argument("--steps", type=positive, help="of Adam (default: 500); not of an encoder")
     parser.add_argument(
-        "--loss", choices=("cosine", "mse"), default="cosine", help="1 - cosine (default), or MSE"
+        "--loss", choices=("cosine", "mse"), help="1 - cosine (default), or MSE; not of an encoder"
     )
     parser.add_argument(
         "--examples", type=positive, default=1000, help="sequences in all (default: 1000)"
@@ -81,14 +84,89 @@ def _parser() -> Arguments:
     return parser
 
 
-def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Attack under every seed and draw; rows for programs, and what is to be said."""
-    # Torch only where it is needed: --help does not wait for it.
-    from coterie.core.tensors.keys import Key
-    from coterie.llm.attack import Attacker, attack, draw, rows
+@dataclass(frozen=True)
+class _Attacked:
+    """An experiment whose clients are attacked: a run's, or one before the first round."""
 
-    found, embeddings, path = _victims(given, flags)
-    attacker = Attacker(steps=given.steps, loss=given.loss)
+    experiment: Any
+    clients: Sequence[int]
+    start: Callable[[], Any]
+    backbone: Callable[[int], Any]
+    path: Path
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows for programs, and how people see them."""
+
+    rows: list[dict[str, Any]]
+    columns: Mapping[str, str]
+    title: str
+    notes: list[str]
+
+
+def _attacked(given: Any, flags: Sequence[str]) -> _Found:
+    """Attack under every seed, and draw."""
+    # Torch only where it is needed: --help does not wait for it.
+    import torch
+
+    from coterie.llm.backbones.encoder import Encoder
+
+    opened = _opened(given, flags)
+    torch.set_num_threads(opened.experiment.settings.engine.threads)
+    if isinstance(opened.experiment.backbone, Encoder):
+        return _titles(given, opened)
+    return _tokens(given, opened)
+
+
+def _titles(given: Any, opened: _Attacked) -> _Found:
+    """Find which titles the batches of training ask for."""
+    import torch
+
+    from coterie.core.tensors.keys import Key
+    from coterie.llm.which_items import batches, draw, layer_states, rows, text_states, which_items
+
+    for name in ("steps", "loss"):
+        if getattr(given, name) is not None:
+            raise UserError(f"--{name} is of an attack that learns, and titles are found without")
+    data, settings = opened.experiment.data, opened.experiment.settings
+    public, states = text_states(opened.start()), layer_states(opened.backbone, opened.clients)
+    encoder, popularity = opened.experiment.backbone, data.public_counts()
+    counts = torch.zeros(public.shape[1], dtype=popularity.dtype)
+    counts = counts.index_add(0, encoder.text_of, popularity)
+    reports = []
+    for seed in given.seeds:
+        key = Key.from_seed(seed).fold("attack")
+        drawn = data, encoder.text_of, opened.clients, settings, given.examples, key
+        reports.append(which_items(batches(*drawn), states, public, counts))
+    about = {"seeds": len(reports), "batches": reports[0].batches, "texts": len(counts)}
+    table = [{**row, **about} for row in rows(reports)]
+    first, layers, below = reports[0], len(encoder.layers), encoder.below
+    crosses = (
+        f"A batch sends h_l from l = {max(below, 1)} on, as the server trains above it."
+        if below < layers - 1
+        else "With these settings no batch is seen: no layer of the server's is trained, and it "
+        "gets the whole catalogue once, which tells nothing."
+    )
+    notes = [
+        f"{first.batches:,} batches of {first.examples:.0f} examples, each asking for "
+        f"{first.titles:.0f} of {len(counts):,} titles; {len(reports)} seeds.",
+        f"{crosses} Which of a batch's titles are of one user is not sent.",
+        f"Drawn in {draw(table, len(reports), given.out or opened.path)}",
+    ]
+    return _Found(table, _TITLES, "How many of a batch's titles are found from h_l", notes)
+
+
+def _tokens(given: Any, opened: _Attacked) -> _Found:
+    """Rebuild the tokens of unseen users."""
+    from coterie.core.tensors.keys import Key
+    from coterie.llm.attack import Attacker, attack, draw, known_embeddings, rows, victims
+
+    settings, key = opened.experiment.settings, Key.from_seed(given.seeds[0])
+    embeddings, longest = known_embeddings(opened.start()), settings.data.max_history
+    whose = opened.experiment.data, opened.backbone, opened.clients
+    found = victims(*whose, longest, given.examples, key)
+    attacker = Attacker(steps=given.steps or 500, loss=given.loss or "cosine")
     reports = [
         attack(*found, embeddings, attacker, Key.from_seed(seed).fold("attack"))
         for seed in given.seeds
@@ -106,48 +184,38 @@ def _attacked(given: Any, flags: Sequence[str]) -> tuple[list[dict[str, Any]], l
         f"out, of a vocabulary of {about['vocabulary']:,}; learnt on {first.users[0]:,} users, "
         f"measured on {first.users[1]:,}; {about['seeds']} seeds.",
         "The server of a split model gets h_k and computes those up to layer N - 1 from it.",
-        f"Drawn in {draw(table, len(reports), given.out or path)}",
+        f"Drawn in {draw(table, len(reports), given.out or opened.path)}",
     ]
-    return table, notes
+    return _Found(table, _TOKENS, "How well unseen users' tokens are found from h_l", notes)
 
 
-def _victims(given: Any, flags: Sequence[str]) -> tuple[tuple[Any, Any], Any, Path]:
-    """Give what is attacked, of a run or of a backbone before training.
-
-    Beside it the input embeddings that everybody knows, and where to draw.
-    """
-    import torch
-
-    from coterie.core.tensors.keys import Key
-    from coterie.llm.attack import known_embeddings, victims
+def _opened(given: Any, flags: Sequence[str]) -> _Attacked:
+    """Open a run, or make a backbone before training."""
     from coterie.llm.trained_run import TrainedRun
 
     if given.run:
         run = TrainedRun(given.run, given.state)
-        experiment, path = run.experiment, given.run / "attack.png"
         clients = range(run.n_clients) if given.client is None else [given.client]
         run.check(clients[0])
-        start, backbone = run.start, run.backbone
-    else:
-        paper = find_paper("llm")
-        experiment = load(paper.experiment)(configure(paper, flags).settings)
-        clients = range(experiment.settings.data.clients)
-        start, backbone = (lambda: experiment.backbone), (lambda client: experiment.backbone)
-        chosen = experiment.settings
-        folder = chosen.run.folder / paper.name / "attack"
-        path = folder / f"{Path(chosen.data.name).stem}-{chosen.model.name}.png"
-    settings = experiment.settings
-    torch.set_num_threads(settings.engine.threads)
-    table, key = known_embeddings(start()), Key.from_seed(given.seeds[0])
-    longest, most = settings.data.max_history, given.examples
-    return victims(experiment.data, backbone, clients, longest, most, key), table, path
+        return _Attacked(run.experiment, clients, run.start, run.backbone, given.run / "attack.png")
+    paper = find_paper("llm")
+    experiment = load(paper.experiment)(configure(paper, flags).settings)
+    chosen = experiment.settings
+    folder = chosen.run.folder / paper.name / "attack"
+    return _Attacked(
+        experiment,
+        range(chosen.data.clients),
+        lambda: experiment.backbone,
+        lambda client: experiment.backbone,
+        folder / f"{Path(chosen.data.name).stem}-{chosen.model.name}.png",
+    )
 
 
-def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
     """One row for people: mean ± standard deviation."""
     from coterie.core.tables.paired import Spread
 
     pairs = {
-        name: str(Spread(row[key], row[f"{key}_sd"], row["seeds"])) for name, key in _SHOWN.items()
+        name: str(Spread(row[key], row[f"{key}_sd"], row["seeds"])) for name, key in columns.items()
     }
     return {"layer": row["layer"], **pairs}
