@@ -18,8 +18,8 @@ from coterie.core.tensors.stacked import Ragged
 from coterie.llm.attack import hidden_states
 from coterie.llm.backbone_settings import ExpertSettings, LoraSettings, ModelSettings
 from coterie.llm.backbones import minilm
-from coterie.llm.backbones.base import Expert
 from coterie.llm.backbones.encoder import Encoder, load_encoder
+from coterie.llm.backbones.expert import Expert
 from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
 from coterie.llm.export import export_merged

@@ -18,7 +18,7 @@ from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import make_server
 from coterie.llm.backbone import WEIGHTS
 from coterie.llm.backbone_settings import ExpertSettings
-from coterie.llm.backbones.base import Expert, make_expert
+from coterie.llm.backbones.expert import Expert, make_expert
 from coterie.llm.client import make_client
 from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment

@@ -18,7 +18,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.training.train import train
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone_settings import ExpertSettings, LoraSettings, ModelSettings
-from coterie.llm.backbones.base import make_expert
+from coterie.llm.backbones.expert import make_expert
 from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue

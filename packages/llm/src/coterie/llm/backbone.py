@@ -22,9 +22,9 @@ from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
-from coterie.llm.backbone_settings import ModelSettings
-from coterie.llm.backbones.base import Backbone, make_expert
+from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
+from coterie.llm.backbones.expert import ItemVectors, make_expert
 from coterie.llm.backbones.folder import writing_tensors
 from coterie.llm.backbones.pretraining import pretrain
 from coterie.llm.backbones.text import bigrec_template, item_attributes
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _HUB_NAME = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")  # OWNER/MODEL, or MODEL; or a path
+MINILM = "minilm"  # names all-MiniLM-L6-v2 in 'expert.vectors'
 _SILENCE = 30.0  # seconds between two lines about pre-training
 WEIGHTS = "backbone.safetensors"
 """In the folder of a client or server that runs apart: what the public pre-training made."""
@@ -67,9 +68,7 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
     Raises:
         UserError: the file is missing, or it or the model is another one.
     """
-    if settings.model.path is not None:
-        own = _own_path(settings.model, folder)
-        settings = replace(settings, model=replace(settings.model, path=own))
+    settings = _in_folder(settings, folder)
     key = _key(settings)
     items = Catalogue(**public["items"])
     backbone = _untrained(settings, items, key)
@@ -87,14 +86,23 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
     return _adapted(backbone, settings, items, key)
 
 
-def _own_path(model: ModelSettings, folder: Path) -> str:
-    """Where a party has the model that the settings name by a path.
+def _in_folder(settings: Settings, folder: Path) -> Settings:
+    """Name the models where a party has them.
 
     A name on the hub stays one: the card says by a digest which model it is. A path is one in the
     party's own folder, as is that of a published RecFormer, which is a file.
     """
-    path = str(model.path)
-    named = model.name != "recformer" and _HUB_NAME.fullmatch(path)
+    model, expert = settings.model, settings.expert
+    if model.path is not None:
+        path = _own_path(model.path, folder, is_file=model.name == "recformer")
+        model = replace(model, path=path)
+    if expert.vectors not in (None, MINILM):
+        expert = replace(expert, vectors=_own_path(str(expert.vectors), folder))
+    return replace(settings, model=model, expert=expert)
+
+
+def _own_path(path: str, folder: Path, *, is_file: bool = False) -> str:
+    named = not is_file and _HUB_NAME.fullmatch(path)
     return path if named and not (folder / path).exists() else str((folder / path).absolute())
 
 
@@ -127,9 +135,24 @@ def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key)
     backbone.weights = model_digest(backbone) if given else digest(dict(backbone.state_dict()))
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
-    backbone.expert = make_expert(settings.model.expert or "none", items, settings.expert)
+    vectors = None if settings.expert.vectors is None else _item_vectors(settings, items)
+    kind = settings.model.expert or "none"
+    backbone.expert = make_expert(kind, items, settings.expert, vectors)
     backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype)).settle()
     return backbone
+
+
+def _item_vectors(settings: Settings, items: Catalogue) -> ItemVectors:
+    """Embed all items by the encoder that stands beside the backbone; it is not kept."""
+    from coterie.llm.backbones.encoder import load_encoder
+
+    named = settings.expert.vectors
+    how = replace(settings.model, name="encoder", path=None if named == MINILM else named)
+    encoder = load_encoder(how.path, items.words(settings.expert.words), how)
+    weights = model_digest(encoder)
+    encoder.to(torch.get_default_device()).settle()
+    encoder.prepare()
+    return ItemVectors(encoder.catalogue(), weights)
 
 
 def _untrained(settings: Settings, items: Catalogue, key: Key) -> Backbone:

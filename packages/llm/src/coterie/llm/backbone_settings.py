@@ -108,6 +108,13 @@ class ExpertSettings:
     """What the items are compared by; default: titles, or genres where there are none."""
     min_items: int = 1
     """Words, and pairs of words, that fewer items have are left out of the comparison."""
+    vectors: str | None = None
+    """Encoder whose vectors of the same words are compared too, beside the words themselves:
+    minilm for all-MiniLM-L6-v2 (of the extra coterie-llm[minilm] or the hub), or a Hugging Face
+    name or folder; pooled and spread as ``model.pooling`` and ``model.space`` say, never trained;
+    default: none."""
+    dense: float = 0.5
+    """Factor of the cosine of these vectors, where that of words has 1."""
     counts: Whose = "public"
     """Whose interactions count. public, everybody: the bias starts from them; those of all are
     summed over the organisations behind masks, before the first round and, of what came since,
@@ -124,7 +131,8 @@ class ExpertSettings:
         between("expert.scale", self.scale, 0, float("inf"))
         between("expert.decay", self.decay, 0, 1)
         at_least("expert.min_items", self.min_items, 1)
-        each_at_least(self, 0, "backbone", "popularity", "count_noise", "own", prefix="expert.")
+        for name in ("backbone", "popularity", "count_noise", "own", "dense"):
+            at_least(f"expert.{name}", getattr(self, name), 0)
 
     @property
     def of_all(self) -> Literal["public", "everybody"] | None:

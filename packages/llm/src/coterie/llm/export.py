@@ -29,7 +29,7 @@ WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv
 BASE = "base"  # folder of the frozen model, where it is no published one
 EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
 _EMBEDDED = "item_embeddings"
-EXPERT = "expert.safetensors"  # the trained bias, the client's own counts, and the factors
+EXPERT = "expert.safetensors"  # trained bias, the client's own counts, dense vectors; factors
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
 _ADAPTER = "default"  # peft's name of the one adapter
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser formats below
@@ -191,17 +191,14 @@ def _reads_back(
     before, scored = answers(backbone, examples), backbone.scores(examples.history)
     adapter = Adapter(backbone.named_parameters())
     row, frozen, expert = adapter.row(), backbone.frozen_items, backbone.expert
-    own = None if expert is None else expert.own
+    held = {} if expert is None else expert.parts()
     adapter.load(torch.zeros_like(row))  # so that nothing but the files can bring it back
     try:
         tensors = load_file(folder / WEIGHTS)
         for name, factor in factors.items():
             factor.copy_(tensors[name])
         if expert is not None:
-            parts = load_file(folder / EXPERT)
-            expert.own = parts.get("own")
-            if expert.bias is not None:
-                expert.bias.copy_(parts["bias"])
+            expert.use({n: part.clone() for n, part in load_file(folder / EXPERT).items()})
         if frozen is not None:
             # Products round by where a tensor lies in memory, and in a file it lies anywhere.
             backbone.frozen_items = load_file(folder / EMBEDDINGS)[_EMBEDDED].clone()
@@ -211,7 +208,7 @@ def _reads_back(
         adapter.load(row)
         backbone.frozen_items = frozen
         if expert is not None:
-            expert.own = own
+            expert.use(held)
         backbone.prepare()
 
 
@@ -258,8 +255,7 @@ def _describe(
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
         if expert is not None:
-            parts = {"bias": expert.bias, "own": expert.own}
-            held = {n: v.detach().contiguous() for n, v in parts.items() if v is not None}
+            held = {name: part.contiguous() for name, part in expert.parts().items()}
             save_file(held, folder / EXPERT, metadata=expert.factors())
     write_json(folder / ORIGIN, dict(origin))
 

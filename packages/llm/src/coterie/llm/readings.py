@@ -48,12 +48,21 @@ def resolve(settings: Settings) -> Settings:
     settings = replace(settings, train=_staged(settings))
     if settings.model.expert is None:
         settings = replace(settings, model=replace(settings.model, expert="none"))
+    _check_vectors(settings)
     _check_counts(settings)
     mixing = settings.mixing
     open_ones: Any = {
         n: v for n, v in MIXING[settings.reading].items() if getattr(mixing, n) is None
     }
     return replace(settings, mixing=replace(mixing, **open_ones))
+
+
+def _check_vectors(settings: Settings) -> None:
+    if settings.expert.vectors is not None and settings.model.expert not in ("titles", "both"):
+        raise UserError(
+            f"'expert.vectors' has no effect with the expert {settings.model.expert}: leave it "
+            "out, or choose --model.expert titles or both"
+        )
 
 
 def _check_counts(settings: Settings) -> None:

@@ -1,4 +1,4 @@
-"""The one interface of all language models, and what may be added to each: LoRA, an expert."""
+"""The one interface of all language models, and LoRA, which may be added to each."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from coterie.core.errors import UserError
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.backbone_settings import ExpertSettings, LoraSettings
-from coterie.llm.data.catalogue import Catalogue, ItemWords
+from coterie.llm.backbone_settings import LoraSettings
+from coterie.llm.backbones.expert import Expert
 from coterie.llm.data.examples import Examples
 
 
@@ -106,79 +106,6 @@ def _switch(adapted: list, remote: list, on: bool) -> None:
         module.adapters_enabled = on
 
 
-# An expert of words and popularity beside a backbone: BIGRec's injection (arXiv 2308.08434).
-
-
-class Expert(nn.Module):
-    """Score an item i after a history by ``scale * (cosine of words + b_i) + backbone * its own``.
-
-    The cosine is that of sparse vectors, of `ItemWords`; the bias b is trained with the adapter.
-    Where a client counts what its own users had, ``scale * own`` is added, which is not trained.
-
-    Args:
-        words: of all items, or None without the cosine.
-        bias: ``(n_items,)`` what b starts from, or None without it.
-        settings: the factors.
-
-    Attributes:
-        own: ``(n_items,)`` of the client whose turn it is; None without. It is the client's, and
-            in no adapter, so that it is neither sent nor mixed.
-
-    Example:
-        >>> expert = Expert(None, torch.tensor([0.0, 1.0]), ExpertSettings(scale=2.0))
-        >>> expert(Ragged.from_lists([[0]]), torch.tensor([[10.0, 0.0]])).tolist()
-        [[1.0, 2.0]]
-    """
-
-    def __init__(
-        self, words: ItemWords | None, bias: Tensor | None, settings: ExpertSettings
-    ) -> None:
-        super().__init__()
-        self.words, self.settings = words, settings
-        self.bias = None if bias is None else nn.Parameter(bias)
-        self.own: Tensor | None = None
-
-    def factors(self) -> dict[str, str]:
-        """Write out the formula's numbers by name, for files."""
-        names = ("scale", "backbone", "decay")
-        return {name: str(getattr(self.settings, name)) for name in names}
-
-    def forward(self, history: Ragged, own: Tensor) -> Tensor:
-        """Score all items after each of n histories, ``(n, n_items)``.
-
-        Args:
-            history: n rows of item numbers, oldest first.
-            own: ``(n, n_items)`` scores of the backbone.
-        """
-        scores = self.settings.backbone * own
-        if self.words is not None:
-            cosine = self.words.of_histories(history, self.settings.decay)
-            scores = scores + self.settings.scale * cosine.to(own)
-        for bias in (self.bias, self.own):
-            scores = scores if bias is None else scores + self.settings.scale * bias
-        return scores
-
-
-def make_expert(kind: str, items: Catalogue, settings: ExpertSettings) -> Expert | None:
-    """Make what ``model.expert`` names of public facts alone; None for "none".
-
-    Raises:
-        UserError: the items lack the words that are to be compared.
-    """
-    if kind == "none":
-        return None
-    words = bias = None
-    if kind in ("titles", "both"):
-        words = ItemWords(items.words(settings.words), settings.min_items)
-    if kind in ("popularity", "both"):
-        if items.popularity is None:
-            raise UserError("the items have no counts of public users, for 'model.expert'")
-        counts = torch.tensor(items.popularity, dtype=torch.float32)
-        factor = 0.0 if settings.of_all is None else settings.popularity
-        bias = factor * counts.log1p()
-    return Expert(words, bias, settings)
-
-
 class Backbone(nn.Module, ABC):
     """A frozen network with one set of trainable parameters; the same object serves all clients.
 
@@ -216,7 +143,9 @@ class Backbone(nn.Module, ABC):
 
     def constants(self) -> dict[str, str]:
         """Digests of what everybody must have alike and nobody sends."""
-        return {"backbone": self.weights} if self.weights else {}
+        vectors = None if self.expert is None else self.expert.vectors
+        found = {"backbone": self.weights, "vectors": "" if vectors is None else vectors.weights}
+        return {name: one for name, one in found.items() if one}
 
     @property
     def layers(self) -> nn.ModuleList:

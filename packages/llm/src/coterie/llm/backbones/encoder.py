@@ -17,6 +17,7 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.backbone_settings import LoraSettings, ModelSettings
 from coterie.llm.backbones.base import base_model, first_of, hides_padding
+from coterie.llm.backbones.expert import cosines
 from coterie.llm.backbones.hub import (
     beside,
     check_source,
@@ -146,11 +147,7 @@ class Encoder(EmbedsItems):
         table = self.catalogue()
         if fresh is not None and fresh.numel():
             table = table.index_copy(0, fresh, self.embed_items(fresh))
-        age = history.lengths[history.rows] - 1 - history.positions
-        weight = torch.pow(torch.tensor(self.settings.decay, dtype=table.dtype), age)
-        user = table.new_zeros(len(history), self.hidden)
-        user = user.index_add(0, history.rows, weight[:, None] * table[history.values])
-        return normalize(user, dim=1) @ table.T / _TEMPERATURE
+        return cosines(table, history, self.settings.decay) / _TEMPERATURE
 
     def _by_length(self, texts: Tensor) -> list[Tensor]:
         """Texts ``(m,)`` some at a time, of like lengths."""
