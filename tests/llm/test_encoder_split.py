@@ -110,3 +110,18 @@ def test_items_are_those_of_the_middle_in_use(model):
             found.append(client.backbone.catalogue().clone())
     assert torch.equal(found[0], found[2])
     assert not torch.allclose(found[0], found[1])
+
+
+def test_dropout_does_not_depend_on_what_is_remembered(model):
+    """A run that is resumed has no catalogue: its first training makes one, and drops the same."""
+    chosen = settings(model, 3, 2)
+    chosen = replace(chosen, lora=replace(chosen.lora, dropout=0.3))
+    whole = FederatedRun(Experiment(chosen).federation())
+    whole.advance()
+    halfway = whole.to_plain()
+    whole.advance()
+    later = FederatedRun(Experiment(chosen).federation())
+    later.load_plain(halfway)
+    later.advance()
+    assert later.history[1]["fed/loss"] == whole.history[1]["fed/loss"]
+    assert torch.equal(later.server_state.rows, whole.server_state.rows)

@@ -290,7 +290,10 @@ class Execution:
             return
         if session.key is None:
             raise UserError("the middle has dropout: open the session with a key to draw from")
-        with session.key.fold("middle", session.calls).torch_rng(), _device_rng(self.stack.device):
+        # Calls without dropout do not count: how many there are depends on what the client keeps.
+        own = session.key.fold("middle", session.drawn)
+        session.drawn += 1
+        with own.torch_rng(), _device_rng(self.stack.device):
             yield
 
 

@@ -42,6 +42,7 @@ class Session:
         gradient: ``(d,)`` since the last step; None before the first.
         pending: calls by number.
         calls: number of the next one.
+        drawn: how many had dropout.
         cache: of generation, with its number and its batch size.
         keep: whether the optimizer's state is given back.
     """
@@ -56,6 +57,7 @@ class Session:
     gradient: Tensor | None = None
     pending: dict[int, Pending] = field(default_factory=dict)
     calls: int = 0
+    drawn: int = 0
     cache: tuple[int, int, Any] | None = None
     keep: bool = False
 
