@@ -11,7 +11,11 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
 from coterie.llm.backbone_settings import LoraSettings, ModelSettings, SplitSettings
 from coterie.llm.experiment import Experiment
+from coterie.llm.halves import cut_backbone, make_middle
 from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
+from coterie.llm.split.remote.server import MiddleServer
+from coterie.llm.split.remote.tokens import make_secret
+from coterie.llm.split.sessions import Limits
 
 DATA = FederatedDataSettings(clients=3, shots=60)
 
@@ -58,6 +62,37 @@ def test_the_split_run_is_the_whole_one(model, top, method):
             assert other[name] == pytest.approx(row[name], rel=0, abs=1e-12), name
     assert whole.history[0]["fed/loss"] != whole.history[1]["fed/loss"]
     assert split.results == pytest.approx(whole.results, rel=0, abs=1e-12)
+
+
+@pytest.mark.parametrize("top", [1, 3])
+def test_so_it_is_over_grpc(model, top, tmp_path):
+    """A server with a middle that is trained, and one that is not; the catalogue crosses as here."""
+    held = Experiment(settings(model, top, 2))
+    parts = cut_backbone(held.backbone, 2, held.settings)
+    middle = make_middle(parts, held.settings, Limits())
+    secret = tmp_path / "secret"
+    server = MiddleServer(middle, parts.model, make_secret(secret), tmp_path / "kept")
+    server.start()
+    try:
+        there = settings(model, top, 2, server=server.address, secret=str(secret))
+        _, apart = finished(there)
+    finally:
+        server.stop()
+    (_, whole), (_, here) = (finished(settings(model, top, k)) for k in (None, 2))
+    assert apart.results == pytest.approx(whole.results, rel=0, abs=1e-12)
+    assert apart.results == here.results
+    for row, other in zip(whole.history, apart.history, strict=True):
+        assert other["fed/loss"] == pytest.approx(row["fed/loss"], rel=0, abs=1e-12)
+    assert activations(apart) == activations(here) != Counter()
+
+
+def activations(run):
+    """Bytes of activations that crossed, by step and direction."""
+    found = Counter()
+    for row in run.ledger.rows():
+        if row["field"] == "activations":
+            found[row["step"], row["direction"]] += row["bytes"]
+    return found
 
 
 def crossed(chosen):
