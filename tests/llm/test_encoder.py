@@ -6,11 +6,15 @@ import sys
 import numpy as np
 import pytest
 import torch
+from peft import PeftModel
+from safetensors import safe_open
+from safetensors.torch import load_file
 from tests.llm.tiny_encoder import KINDS, SHAPE, TITLES, folder, network, rows, states, tokenizer
 from tests.llm.tiny_split import use_start
 from torch import Tensor
-from transformers import BertModel, ElectraConfig, ElectraModel
+from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, ElectraModel
 
+from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.files import sha256
 from coterie.core.tensors.keys import Key
@@ -22,7 +26,7 @@ from coterie.llm.backbones.encoder import Encoder, load_encoder
 from coterie.llm.backbones.expert import Expert
 from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
-from coterie.llm.export import export_merged
+from coterie.llm.export import AXES, export_adapter, export_merged
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
@@ -100,7 +104,7 @@ def test_gradients_are_those_of_a_model_that_keeps_nothing(top):
     got = {n: p.grad.clone() for n, p in made.named_parameters() if p.grad is not None}
     made.zero_grad()
 
-    centre, axes = made._space
+    centre, axes = made.space
     fresh = sorted({*EXAMPLES.target.tolist(), *EXAMPLES.history.values.tolist()})
     items = list(table)
     for item in fresh:
@@ -154,10 +158,66 @@ def test_layers_of_another_kind_are_one_line(kind):
         made.settle()
 
 
-def test_what_needs_more_than_a_network_is_refused(tmp_path):
+def exported(tmp_path, **how):
+    """A trained one, an adapter of it and a merged model; what it scores."""
+    made = encoder(trained=True, dtype=torch.float32, **how)
+    made.tokenizer = tokenizer()
+    made.prepare()
+    history = Ragged.from_lists(HISTORIES)
+    before = made.scores(history)
+    export_adapter(made, EXAMPLES, item_table(), {}, tmp_path / "a")
+    assert export_merged(made, EXAMPLES, item_table(), {}, tmp_path / "m") < 1e-5
+    assert torch.equal(made.scores(history), before)
+    return before.double().numpy()
+
+
+@pytest.mark.parametrize("space", ["half", "raw"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_export_holds_all_that_scores_follow_from(kind, space, tmp_path):
+    """By other programs: peft, transformers and the formula in the README."""
+    expected = exported(tmp_path, kind=kind, top=2, space=space)
+    base = AutoModel.from_pretrained(str(tmp_path / "a" / "base"))
+    read = AutoTokenizer.from_pretrained(str(tmp_path / "a" / "base"))
+    assert read(TITLES)["input_ids"] == [list(row) for row in rows()]
+    models = [PeftModel.from_pretrained(base, str(tmp_path / "a"))]
+    models.append(AutoModel.from_pretrained(str(tmp_path / "m")))
+    for model, folder_of in zip(models, ("a", "m"), strict=True):
+        vectors = [states(model, row).mean(0).detach().double().numpy() for row in rows()]
+        unit = lambda v: v / np.linalg.norm(v)  # noqa: E731
+        found = [unit(vector) for vector in vectors]
+        axes = load_file(tmp_path / folder_of / AXES)
+        assert bool(axes) == (space == "half")
+        if axes:
+            centre, turn = (axes[name].double().numpy() for name in ("centre", "axes"))
+            found = [unit((vector - centre) @ turn) for vector in found]
+        np.testing.assert_allclose(scores_by_loop(np.stack(found)), expected, rtol=0, atol=2e-3)
+    with safe_open(tmp_path / "a" / AXES, "pt") as file:
+        assert file.metadata() == {"pooling": "mean", "decay": "0.8", "temperature": "0.05"}
+
+
+def test_an_export_with_other_axes_is_none(tmp_path, monkeypatch):
     made = encoder(top=1, trained=True, dtype=torch.float32)
-    with pytest.raises(UserError, match="an encoder cannot be exported yet"):
-        export_merged(made, EXAMPLES, None, {}, tmp_path / "there")
+    good = made.space
+
+    def other(folder):
+        return good[0] + 0.1, good[1]
+
+    monkeypatch.setattr("coterie.llm.export._axes", other)
+    with pytest.raises(UserError, match="does not give the same scores: not exported"):
+        export_adapter(made, EXAMPLES, item_table(), {}, tmp_path / "a")
+    assert made.space is good
+    assert not list(tmp_path.iterdir())
+
+
+def item_table():
+    """The titles as a data set without interactions."""
+    none, names = torch.empty(0, dtype=torch.int64), [f"i{n}" for n in range(len(TITLES))]
+    about = {"titles": TITLES, "genres": None, "source": "a test"}
+    return Interactions(none, none, None, None, user_names=[], item_names=names, **about)
+
+
+def test_tokens_of_an_encoder_are_not_attacked():
+    made = encoder(top=1, trained=True, dtype=torch.float32)
     with pytest.raises(UserError, match="an encoder sends titles, which are public"):
         hidden_states(made, EXAMPLES)
 

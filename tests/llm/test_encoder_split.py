@@ -66,7 +66,7 @@ def test_the_split_run_is_the_whole_one(model, top, method):
 
 @pytest.mark.parametrize("top", [1, 3])
 def test_so_it_is_over_grpc(model, top, tmp_path):
-    """A server with a middle that is trained, and one that is not; the catalogue crosses as here."""
+    """With a middle that is trained, and one that is not; the catalogue crosses as here."""
     held = Experiment(settings(model, top, 2))
     parts = cut_backbone(held.backbone, 2, held.settings)
     middle = make_middle(parts, held.settings, Limits())

@@ -33,8 +33,8 @@ HISTORY = Ragged.from_lists([[0, 3, 5], [7], []])
 WORDS = sorted({word for title in TITLES for word in title.lower().split()})
 
 
-def unit_rows(n=len(TITLES), width=5):
-    return torch.nn.functional.normalize(KEY.fold("rows").normal(n, width), dim=1)
+def unit_rows(width=5):
+    return torch.nn.functional.normalize(KEY.fold("rows").normal(len(TITLES), width), dim=1)
 
 
 def beside(vectors, dense=0.25):

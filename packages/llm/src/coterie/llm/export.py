@@ -21,14 +21,15 @@ from coterie.core.errors import UserError
 from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.backbones.encoder import Encoder
 from coterie.llm.backbones.folder import writing_tensors
-from coterie.llm.backbones.item_embedding import EmbedsItems
 from coterie.llm.data.examples import Examples
 
 WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
 BASE = "base"  # folder of the frozen model, where it is no published one
 EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
 _EMBEDDED = "item_embeddings"
+AXES = "axes.safetensors"  # of an encoder's vectors: centre, axes, and the rest of the formula
 EXPERT = "expert.safetensors"  # trained bias, the client's own counts, dense vectors; factors
 _PREFIX = "base_model.model."  # what peft puts before the names of the wrapped model
 _ADAPTER = "default"  # peft's name of the one adapter
@@ -57,7 +58,6 @@ def export_adapter(
     Raises:
         UserError: there is no LoRA, it is empty, or the folder is there or cannot be written.
     """
-    _check_exported(backbone)
     factors, network = _factors(backbone), backbone.model
     config = copy.copy(network.peft_config[_ADAPTER])
     config.inference_mode = True
@@ -94,7 +94,6 @@ def export_merged(
     Raises:
         UserError: the folder is there or cannot be written, or the answers differ.
     """
-    _check_exported(backbone)
     with _new(folder) as temporary:
         _save_network(backbone, temporary, merged=True)
         _describe(backbone, items, origin, temporary)
@@ -113,33 +112,26 @@ def export_merged(
 
 @torch.no_grad()
 def answers(backbone: Backbone, examples: Examples) -> Tensor:
-    """What the network gives for examples: logits, or embeddings of sequences; float32, flat."""
+    """What the network gives for examples: logits, or embeddings of sequences; float32, flat.
+
+    Of an encoder it is the last state of the items in them, before pooling and axes.
+    """
+    backbone.eval()
+    backbone.prepare()
+    if isinstance(backbone, Encoder):
+        items = torch.cat([examples.history.values, examples.target])
+        return backbone.states_by_layer(items)[-1].float().flatten().cpu()
     found: list[Tensor] = []
 
     def keep(module: Any, given: Any, out: Any) -> None:
         found.append((out if isinstance(out, Tensor) else out.logits).float().flatten().cpu())
 
-    backbone.eval()
-    backbone.prepare()
     hook = backbone.model.register_forward_hook(keep)
     try:
         backbone.loss(examples)
     finally:
         hook.remove()
     return torch.cat(found)
-
-
-def _check_exported(backbone: Backbone) -> None:
-    """Refuse a backbone whose scores need more than the network and its adapter.
-
-    Raises:
-        UserError: it is an encoder, with axes of its item embeddings.
-    """
-    if isinstance(backbone, EmbedsItems) and backbone.reader is None:
-        raise UserError(
-            "an encoder cannot be exported yet: its scores need the axes of its item embeddings "
-            "too; recommend from the run, by coterie recommend"
-        )
 
 
 def _answers_of(folder: Path, backbone: Backbone, examples: Examples) -> Tensor:
@@ -193,12 +185,16 @@ def _reads_back(
     row, frozen, expert = adapter.row(), backbone.frozen_items, backbone.expert
     held = {} if expert is None else expert.parts()
     adapter.load(torch.zeros_like(row))  # so that nothing but the files can bring it back
+    backbone.forget()
+    space = backbone.space if isinstance(backbone, Encoder) else None
     try:
         tensors = load_file(folder / WEIGHTS)
         for name, factor in factors.items():
             factor.copy_(tensors[name])
         if expert is not None:
             expert.use({n: part.clone() for n, part in load_file(folder / EXPERT).items()})
+        if isinstance(backbone, Encoder):
+            backbone.space = _axes(folder)
         if frozen is not None:
             # Products round by where a tensor lies in memory, and in a file it lies anywhere.
             backbone.frozen_items = load_file(folder / EMBEDDINGS)[_EMBEDDED].clone()
@@ -207,9 +203,18 @@ def _reads_back(
     finally:
         adapter.load(row)
         backbone.frozen_items = frozen
+        if isinstance(backbone, Encoder):
+            backbone.space = space
         if expert is not None:
             expert.use(held)
+        backbone.forget()
         backbone.prepare()
+
+
+def _axes(folder: Path) -> tuple[Tensor, Tensor] | None:
+    """Read the axes of an encoder's vectors; None where they are left as they are."""
+    held = load_file(folder / AXES)
+    return (held["centre"].clone(), held["axes"].clone()) if held else None
 
 
 def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
@@ -217,8 +222,9 @@ def _save_network(backbone: Backbone, folder: Path, *, merged: bool) -> None:
     with writing_tensors(folder):
         state = plain_state(backbone, merged=merged)
         backbone.model.save_pretrained(str(folder), state_dict=state)
-        if backbone.reader is not None:
-            backbone.reader.tokenizer.save_pretrained(str(folder))
+        reader = backbone if isinstance(backbone, Encoder) else backbone.reader
+        if reader is not None and reader.tokenizer is not None:
+            reader.tokenizer.save_pretrained(str(folder))
 
 
 def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
@@ -254,6 +260,10 @@ def _describe(
         table.to_csv(folder / ITEMS, index=False)
         if backbone.frozen_items is not None:
             save_file({_EMBEDDED: backbone.frozen_items.contiguous()}, folder / EMBEDDINGS)
+        if isinstance(backbone, Encoder):
+            space = backbone.space
+            axes = {} if space is None else {"centre": space[0], "axes": space[1].contiguous()}
+            save_file(axes, folder / AXES, metadata=backbone.formula())
         if expert is not None:
             held = {name: part.contiguous() for name, part in expert.parts().items()}
             save_file(held, folder / EXPERT, metadata=expert.factors())

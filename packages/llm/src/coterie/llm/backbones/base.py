@@ -248,6 +248,9 @@ class Backbone(nn.Module, ABC):
         """Embeddings of all items, ``(n_items, h)``, that the second stage keeps as they are."""
         raise NotImplementedError(f"fine-tuning of {type(self).__name__} has one stage")
 
+    def forget(self) -> None:
+        """Make anew at the next `prepare` what is remembered by the adapter. Default: nothing."""
+
     def prepare(self) -> None:
         """Recompute what depends on the trainable parameters before scoring. Default: nothing."""
 

@@ -47,6 +47,10 @@ class Encoder(EmbedsItems):
         model: of Hugging Face, with ``encoder.layer``; on an encoder without a pooler.
         texts: of all items, as tokens, each with its special ones.
         settings: how states are pooled, histories weighted, and vectors spread.
+        tokenizer: which made the tokens, for an export; None leaves it out.
+
+    Attributes:
+        space: ``(h,)`` m and ``(h, h)`` W; None where vectors are left as they are.
     """
 
     place = "encoder.layer"
@@ -55,9 +59,14 @@ class Encoder(EmbedsItems):
     items_at_once = 128
 
     def __init__(
-        self, model: Any, texts: Sequence[tuple[int, ...]], settings: ModelSettings
+        self,
+        model: Any,
+        texts: Sequence[tuple[int, ...]],
+        settings: ModelSettings,
+        tokenizer: Any = None,
     ) -> None:
         super().__init__(texts)
+        self.tokenizer = tokenizer
         self.model, self.settings = model, settings
         self.hidden = int(model.config.hidden_size)
         self._pad = int(model.config.pad_token_id or 0)
@@ -66,7 +75,7 @@ class Encoder(EmbedsItems):
         self._kept: Tensor | None = None
         self._had_by: set[str] = set()
         self._below = 0
-        self._space: tuple[Tensor, Tensor] | None = None
+        self.space: tuple[Tensor, Tensor] | None = None
         if hasattr(model.encoder, "compute_position_bias"):  # MPNet
             self.targets = ("q", "v")
 
@@ -93,7 +102,7 @@ class Encoder(EmbedsItems):
         """
         self._check()
         self._restart()
-        self._space = None
+        self.space = None
         if self.settings.space == "raw":
             return
         was_training = self.training
@@ -102,7 +111,7 @@ class Encoder(EmbedsItems):
             texts = torch.arange(len(self._tokens))
             frozen = self._embedded_texts(texts)
         self.train(was_training)
-        self._space = half_whitening(normalize(frozen, dim=1)[self.text_of])
+        self.space = half_whitening(normalize(frozen, dim=1)[self.text_of])
 
     def embed_items(self, items: Tensor) -> Tensor:
         """Embed items ``(m,)`` by their titles, ``(m, h)`` of length 1."""
@@ -128,6 +137,12 @@ class Encoder(EmbedsItems):
                 pooled.append(_mean(states, real))
             found.append(torch.stack(pooled))
         return torch.cat(found, 1)[:, torch.cat(parts).argsort()[place]]
+
+    def formula(self) -> dict[str, str]:
+        """Write out how scores follow from states, beside `space`, for files."""
+        how = self.settings
+        found = {"pooling": how.pooling, "decay": how.decay, "temperature": _TEMPERATURE}
+        return {name: str(value) for name, value in found.items()}
 
     def network_loss(self, examples: Examples) -> Tensor:
         """Mean cross entropy of the next item among all, ``()``."""
@@ -163,9 +178,9 @@ class Encoder(EmbedsItems):
     def _placed(self, pooled: Tensor) -> Tensor:
         """Put pooled states ``(m, h)`` on the axes of the frozen network's vectors."""
         vectors = normalize(pooled, dim=1)
-        if self._space is None:
+        if self.space is None:
             return vectors
-        centre, axes = self._space
+        centre, axes = self.space
         return normalize((vectors - centre) @ axes, dim=1)
 
     def _pooled(self, texts: Tensor) -> Tensor:
@@ -316,6 +331,7 @@ def load_encoder(
         folder = minilm.folder()
         tokenizer: Any = minilm.tokenizer(folder)
         model, source = encoder_model(str(folder)), str(folder)
+        model.config.name_or_path = minilm.NAME  # wherever the files were
     else:
         check_source(name_or_path)
         model, source = encoder_model(name_or_path), name_or_path
@@ -326,7 +342,7 @@ def load_encoder(
     places = model.config.max_position_embeddings - (model.config.pad_token_id or 0) - 1
     length = min(settings.context, places)
     tokens = tokenizer(list(titles), truncation=True, max_length=length)["input_ids"]
-    return Encoder(model, [tuple(row) for row in tokens], settings)
+    return Encoder(model, [tuple(row) for row in tokens], settings, tokenizer)
 
 
 def _check_pooling(path: Path | None, pooling: str) -> None:

@@ -66,7 +66,7 @@ class EmbedsItems(Backbone):
         self.forget()
 
     def forget(self) -> None:
-        """Embed all items anew at the next `prepare`: the network is another one."""
+        """Embed all items anew at the next `prepare`."""
         self._made.clear()
 
     def _remembered(self) -> Tensor:
