@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.llm.tiny_encoder import folder
 
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import EngineSettings
@@ -18,13 +17,6 @@ from coterie.llm.split.remote.tokens import make_secret
 from coterie.llm.split.sessions import Limits
 
 DATA = FederatedDataSettings(clients=3, shots=60)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    titles = Experiment(Settings(data=DATA)).data.catalogue.require_titles()
-    words = sorted({word for title in titles for word in title.split()})
-    return str(folder(tmp_path_factory.mktemp("encoder") / "bert", words=words))
 
 
 def settings(model, top, k=None, method="pplr", **more):
@@ -53,8 +45,8 @@ MEASURED = ("fed/loss", "eval/", "start/", "test/", "pplr/")
 
 @pytest.mark.parametrize("method", ["pplr", "fedavg", "fedprox"])
 @pytest.mark.parametrize("top", [1, 2, 3])
-def test_the_split_run_is_the_whole_one(model, top, method):
-    whole, split = (finished(settings(model, top, k, method))[1] for k in (None, 2))
+def test_the_split_run_is_the_whole_one(sample_encoder, top, method):
+    whole, split = (finished(settings(sample_encoder, top, k, method))[1] for k in (None, 2))
     for row, other in zip(whole.history, split.history, strict=True):
         names = [name for name in row if name.startswith(MEASURED)]
         assert {"fed/loss", "eval/recall@10"} <= set(names)
@@ -65,20 +57,20 @@ def test_the_split_run_is_the_whole_one(model, top, method):
 
 
 @pytest.mark.parametrize("top", [1, 3])
-def test_so_it_is_over_grpc(model, top, tmp_path):
+def test_so_it_is_over_grpc(sample_encoder, top, tmp_path):
     """With a middle that is trained, and one that is not; the catalogue crosses as here."""
-    held = Experiment(settings(model, top, 2))
+    held = Experiment(settings(sample_encoder, top, 2))
     parts = cut_backbone(held.backbone, 2, held.settings)
     middle = make_middle(parts, held.settings, Limits())
     secret = tmp_path / "secret"
     server = MiddleServer(middle, parts.model, make_secret(secret), tmp_path / "kept")
     server.start()
     try:
-        there = settings(model, top, 2, server=server.address, secret=str(secret))
+        there = settings(sample_encoder, top, 2, server=server.address, secret=str(secret))
         _, apart = finished(there)
     finally:
         server.stop()
-    (_, whole), (_, here) = (finished(settings(model, top, k)) for k in (None, 2))
+    (_, whole), (_, here) = (finished(settings(sample_encoder, top, k)) for k in (None, 2))
     assert apart.results == pytest.approx(whole.results, rel=0, abs=1e-12)
     assert apart.results == here.results
     for row, other in zip(whole.history, apart.history, strict=True):
@@ -110,17 +102,17 @@ def crossed(chosen):
     return experiment, found
 
 
-def test_behind_a_frozen_middle_the_catalogue_crosses_once_a_client(model):
-    experiment, (first, second) = crossed(settings(model, 1, 2))
+def test_behind_a_frozen_middle_the_catalogue_crosses_once_a_client(sample_encoder):
+    experiment, (first, second) = crossed(settings(sample_encoder, 1, 2))
     size = experiment.backbone._tokens.values.numel() * experiment.backbone.hidden * 8
     assert 3 * size <= first["evaluate"] < 4 * size  # with padding
     assert set(first) == {"evaluate"}
     assert not second
 
 
-def test_behind_a_trained_middle_it_crosses_once_a_row(model):
+def test_behind_a_trained_middle_it_crosses_once_a_row(sample_encoder):
     """What a validation was made with is what the next training begins with."""
-    experiment, (first, second) = crossed(settings(model, 3, 2))
+    experiment, (first, second) = crossed(settings(sample_encoder, 3, 2))
     size = experiment.backbone._tokens.values.numel() * experiment.backbone.hidden * 8
     assert 2 * 3 * size <= first["evaluate"] < 2 * 4 * size  # of round 0, of round 1
     assert second["evaluate"] * 2 == first["evaluate"]
@@ -131,9 +123,9 @@ def test_behind_a_trained_middle_it_crosses_once_a_row(model):
         assert 0 < each["update"] <= examples * longest * experiment.backbone.hidden * 8
 
 
-def test_items_are_those_of_the_middle_in_use(model):
+def test_items_are_those_of_the_middle_in_use(sample_encoder):
     """The client's own row is the same; what the server holds for it is another."""
-    experiment = Experiment(settings(model, 3, 2))
+    experiment = Experiment(settings(sample_encoder, 3, 2))
     federation = experiment.federation()
     client, layers = federation.client, federation.server.halves.layers
     kept, found = layers.begin(), []
@@ -147,9 +139,9 @@ def test_items_are_those_of_the_middle_in_use(model):
     assert not torch.allclose(found[0], found[1])
 
 
-def test_dropout_does_not_depend_on_what_is_remembered(model):
+def test_dropout_does_not_depend_on_what_is_remembered(sample_encoder):
     """A run that is resumed has no catalogue: its first training makes one, and drops the same."""
-    chosen = settings(model, 3, 2)
+    chosen = settings(sample_encoder, 3, 2)
     chosen = replace(chosen, lora=replace(chosen.lora, dropout=0.3))
     whole = FederatedRun(Experiment(chosen).federation())
     whole.advance()

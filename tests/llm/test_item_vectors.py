@@ -11,14 +11,16 @@ from tests.llm.every_backbone import TITLES, make
 from tests.llm.organisations import examples
 from tests.llm.test_expert import FLAGS, HOW, ITEMS
 from tests.llm.tiny_encoder import folder
+from transformers import BertModel
 
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.runfolder import located
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import make_server
-from coterie.llm.backbone import WEIGHTS
+from coterie.llm.backbone import WEIGHTS, item_vectors
 from coterie.llm.backbone_settings import ModelSettings
 from coterie.llm.backbones.encoder import load_encoder
 from coterie.llm.backbones.expert import ItemVectors, make_expert
@@ -78,6 +80,9 @@ def test_without_another_expert_they_are_refused():
         settings = configure(PAPER, ["--expert.vectors", "minilm", *more]).settings
         with pytest.raises(UserError, match=r"'expert\.vectors' has no effect"):
             Experiment(settings)
+    settings = configure(PAPER, ["--expert.dense", "0.1", "--model.expert", "both"]).settings
+    with pytest.raises(UserError, match=r"'expert\.dense' has no effect without vectors"):
+        Experiment(settings)
 
 
 def experiment(out: Path, *more: str) -> Experiment:
@@ -85,14 +90,14 @@ def experiment(out: Path, *more: str) -> Experiment:
     return Experiment(configure(PAPER, flags).settings)
 
 
-def sample_encoder(path: Path, seed: int = 0) -> Path:
-    """One that knows the sample's words; another seed, other weights."""
+def known_words(path: Path, seed: int = 0) -> Path:
+    """An encoder that knows the sample's words; another seed, other weights."""
     words = {w for text in experiment(path).data.catalogue.words() for w in text.split()}
-    return folder(path / f"model{seed}", words=sorted(words), initializer_range=0.5 + seed)
+    return folder(path, words=sorted(words), initializer_range=0.5 + seed)
 
 
 def test_a_run_has_them_and_so_has_a_party_apart(tmp_path):
-    made = sample_encoder(tmp_path)
+    made = known_words(tmp_path / "model")
     one = experiment(tmp_path, f"--expert.vectors={made}")
     texts = one.data.catalogue.words()
     encoder = load_encoder(str(made), texts, ModelSettings(name="encoder"))
@@ -121,11 +126,63 @@ def test_a_run_has_them_and_so_has_a_party_apart(tmp_path):
     assert torch.equal(client.score(2, row, history), run.federation.client.score(2, row, history))
 
 
-def test_other_weights_are_other_constants(tmp_path):
-    one, other = (
-        experiment(tmp_path, f"--expert.vectors={sample_encoder(tmp_path, seed)}")
-        for seed in (0, 1)
+def test_a_party_with_another_encoder_is_refused(tmp_path):
+    made = known_words(tmp_path / "here")
+    one = experiment(tmp_path, f"--expert.vectors={made}")
+    apart = tmp_path / "client"
+    apart.mkdir()
+    (apart / WEIGHTS).write_bytes(one.public_files()[WEIGHTS].read_bytes())
+    card = one.card
+    make_client(card, apart)
+    known_words(tmp_path / "here", seed=1)
+    with pytest.raises(UserError, match=r"of 'expert\.vectors' here, or its tokenizer, is not"):
+        make_client(card, apart)
+    other = experiment(tmp_path, f"--expert.vectors={made}").backbone.constants()
+    assert other["backbone"] == one.backbone.constants()["backbone"]
+    assert other["vectors"] != one.backbone.constants()["vectors"]
+
+
+def test_a_folder_is_found_from_anywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "enc").mkdir()
+    chosen = experiment(tmp_path, "--expert.vectors=enc").settings
+    assert located(chosen).expert.vectors == str(tmp_path / "enc")
+    assert located(experiment(tmp_path, "--expert.vectors=minilm").settings).expert.vectors == (
+        "minilm"
     )
-    first, second = one.backbone.constants(), other.backbone.constants()
-    assert first["backbone"] == second["backbone"]
-    assert first["vectors"] != second["vectors"]
+
+
+def test_half_precision_is_read_as_the_run_computes(tmp_path):
+    made = known_words(tmp_path / "model")
+    model = BertModel.from_pretrained(str(made))
+    model.to(torch.bfloat16).save_pretrained(str(tmp_path / "half"))
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "half" / file).write_bytes((made / file).read_bytes())
+    model.float().save_pretrained(str(made))  # the same weights
+    found = [
+        item_vectors(one.settings, one.data.catalogue).vectors
+        for path in (made, tmp_path / "half")
+        for one in [experiment(tmp_path, f"--expert.vectors={path}")]
+    ]
+    assert found[1].dtype == torch.float32
+    assert torch.equal(*found)
+
+
+def test_minilm_is_the_package_unless_a_folder_has_its_name(tmp_path, monkeypatch):
+    asked = []
+
+    def load(path, texts, settings):
+        asked.append((path, settings.pooling))
+        raise UserError("enough")
+
+    monkeypatch.setattr("coterie.llm.backbones.encoder.load_encoder", load)
+    monkeypatch.chdir(tmp_path)
+    one = experiment(tmp_path, "--expert.vectors=minilm", "--model.pooling=cls")
+    for _ in range(2):
+        with pytest.raises(UserError, match="enough"):
+            item_vectors(one.settings, one.data.catalogue)
+        known_words(tmp_path / "minilm")
+        (tmp_path / "minilm" / "1_Pooling").mkdir(exist_ok=True)
+        own = '{"pooling_mode_cls_token": true}'
+        (tmp_path / "minilm" / "1_Pooling" / "config.json").write_text(own)
+    assert asked == [(None, "mean"), ("minilm", "cls")]

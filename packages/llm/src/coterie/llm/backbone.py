@@ -22,6 +22,7 @@ from coterie.core.settings.schema import values_of
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import digest
+from coterie.llm.backbone_settings import ModelSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.causal_text import load_causal_text, tiny_text
 from coterie.llm.backbones.expert import ItemVectors, make_expert
@@ -83,7 +84,13 @@ def read_backbone(settings: Settings, public: Mapping[str, Any], folder: Path) -
             f"the model '{settings.model.path or 'all-MiniLM-L6-v2'}' here, or its tokenizer, is "
             "not that of the card: get the same files"
         )
-    return _adapted(backbone, settings, items, key)
+    adapted = _adapted(backbone, settings, items, key)
+    if adapted.constants().get("vectors") != public.get("vectors"):
+        raise UserError(
+            f"the encoder '{settings.expert.vectors}' of 'expert.vectors' here, or its tokenizer, "
+            "is not that of the card: get the same files"
+        )
+    return adapted
 
 
 def _in_folder(settings: Settings, folder: Path) -> Settings:
@@ -96,8 +103,8 @@ def _in_folder(settings: Settings, folder: Path) -> Settings:
     if model.path is not None:
         path = _own_path(model.path, folder, is_file=model.name == "recformer")
         model = replace(model, path=path)
-    if expert.vectors not in (None, MINILM):
-        expert = replace(expert, vectors=_own_path(str(expert.vectors), folder))
+    if expert.vectors is not None:
+        expert = replace(expert, vectors=_own_path(expert.vectors, folder))
     return replace(settings, model=model, expert=expert)
 
 
@@ -135,22 +142,29 @@ def _adapted(backbone: Backbone, settings: Settings, items: Catalogue, key: Key)
     backbone.weights = model_digest(backbone) if given else digest(dict(backbone.state_dict()))
     if settings.model.trained == "lora":
         backbone.add_lora(settings.lora, key)
-    vectors = None if settings.expert.vectors is None else _item_vectors(settings, items)
+    vectors = None if settings.expert.vectors is None else item_vectors(settings, items)
     kind = settings.model.expert or "none"
     backbone.expert = make_expert(kind, items, settings.expert, vectors)
     backbone.to(torch.get_default_device(), getattr(torch, settings.engine.dtype)).settle()
     return backbone
 
 
-def _item_vectors(settings: Settings, items: Catalogue) -> ItemVectors:
-    """Embed all items by the encoder that stands beside the backbone; it is not kept."""
-    from coterie.llm.backbones.encoder import load_encoder
+def item_vectors(settings: Settings, items: Catalogue) -> ItemVectors:
+    """Embed all items by the encoder that ``expert.vectors`` names; it is not kept.
 
-    named = settings.expert.vectors
-    how = replace(settings.model, name="encoder", path=None if named == MINILM else named)
-    encoder = load_encoder(how.path, items.words(settings.expert.words), how)
+    Raises:
+        UserError: it cannot be had, is not whole, or is of another kind.
+    """
+    from coterie.llm.backbones.encoder import load_encoder, own_pooling
+
+    path = settings.expert.vectors
+    if path == MINILM and not Path(MINILM).is_dir():
+        path = None
+    pooling: Any = "mean" if path is None else own_pooling(path)
+    how = ModelSettings(name="encoder", path=path, pooling=pooling)
+    encoder = load_encoder(path, items.words(settings.expert.words), how)
     weights = model_digest(encoder)
-    encoder.to(torch.get_default_device()).settle()
+    encoder.to(torch.get_default_device(), getattr(torch, settings.engine.dtype)).settle()
     encoder.prepare()
     return ItemVectors(encoder.catalogue(), weights)
 

@@ -93,7 +93,8 @@ class ModelSettings:
 class ExpertSettings:
     """What stands beside the backbone where ``model.expert`` is not none.
 
-    The scores become scale * (cosine of words + bias) + backbone * its own.
+    The scores become scale * (cosine of words + bias) + backbone * its own; with ``vectors``,
+    dense * their cosine is added to that of words.
     """
 
     scale: float = 10.0
@@ -111,10 +112,10 @@ class ExpertSettings:
     vectors: str | None = None
     """Encoder whose vectors of the same words are compared too, beside the words themselves:
     minilm for all-MiniLM-L6-v2 (of the extra coterie-llm[minilm] or the hub), or a Hugging Face
-    name or folder; pooled and spread as ``model.pooling`` and ``model.space`` say, never trained;
+    name or folder; pooled as the model says (by mean if it does not), half-whitened, never trained;
     default: none."""
-    dense: float = 0.5
-    """Factor of the cosine of these vectors, where that of words has 1."""
+    dense: float | None = None
+    """Factor of the cosine of these vectors, where that of words has 1; default: 0.5."""
     counts: Whose = "public"
     """Whose interactions count. public, everybody: the bias starts from them; those of all are
     summed over the organisations behind masks, before the first round and, of what came since,

@@ -105,9 +105,11 @@ class Experiment(RecommendsToUsers[Settings]):
 
     def public(self) -> dict[str, Any]:
         """Give the catalogue, and the digest of the backbone."""
-        found = {"items": asdict(self.data.catalogue)}
+        found: dict[str, Any] = {"items": asdict(self.data.catalogue)}
         if self.of_users:
             return found
+        if self.settings.expert.vectors is not None:
+            found["vectors"] = self.backbone.constants()["vectors"]
         if self.settings.model.is_given:
             return found | {"backbone": self.backbone.weights}
         files = self.public_files().values()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.llm.backbone_settings import ExpertSettings
 from coterie.llm.settings import Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
@@ -48,7 +49,7 @@ def resolve(settings: Settings) -> Settings:
     settings = replace(settings, train=_staged(settings))
     if settings.model.expert is None:
         settings = replace(settings, model=replace(settings.model, expert="none"))
-    _check_vectors(settings)
+    settings = replace(settings, expert=_with_vectors(settings))
     _check_counts(settings)
     mixing = settings.mixing
     open_ones: Any = {
@@ -57,12 +58,22 @@ def resolve(settings: Settings) -> Settings:
     return replace(settings, mixing=replace(mixing, **open_ones))
 
 
-def _check_vectors(settings: Settings) -> None:
-    if settings.expert.vectors is not None and settings.model.expert not in ("titles", "both"):
+def _with_vectors(settings: Settings) -> ExpertSettings:
+    """Fill in how much the cosine of vectors counts, where there are any."""
+    expert = settings.expert
+    if expert.vectors is None:
+        if expert.dense is not None:
+            raise UserError(
+                "'expert.dense' has no effect without vectors: leave it out, or name an encoder by "
+                "--expert.vectors"
+            )
+        return expert
+    if settings.model.expert not in ("titles", "both"):
         raise UserError(
             f"'expert.vectors' has no effect with the expert {settings.model.expert}: leave it "
             "out, or choose --model.expert titles or both"
         )
+    return replace(expert, dense=0.5 if expert.dense is None else expert.dense)
 
 
 def _check_counts(settings: Settings) -> None:

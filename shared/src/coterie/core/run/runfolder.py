@@ -31,7 +31,7 @@ _SPEED = tuple(
 )
 MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 _WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
-_PLACES = (("data", "name"), ("data", "root"), ("model", "path"))
+_PLACES = (("data", "name"), ("data", "root"), ("model", "path"), ("expert", "vectors"))
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
 
 

