@@ -108,8 +108,7 @@ class Experiment(RecommendsToUsers[Settings]):
         found: dict[str, Any] = {"items": asdict(self.data.catalogue)}
         if self.of_users:
             return found
-        if self.settings.expert.vectors is not None:
-            found["vectors"] = self.backbone.constants()["vectors"]
+        found |= {n: one for n, one in self.backbone.constants().items() if n == "vectors"}
         if self.settings.model.is_given:
             return found | {"backbone": self.backbone.weights}
         files = self.public_files().values()
