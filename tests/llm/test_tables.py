@@ -435,3 +435,20 @@ def test_without_words_there_is_no_row_of_titles(make, monkeypatch):
     report = make(table=1, seeds=(0,))
     assert "titles + popularity" not in [line["method"] for line in report.view]
     assert any("neither titles nor genres" in note for note in report.notes)
+
+
+def test_what_stands_beside_a_backbone_is_told_apart_from_it(out):
+    """Untrained, the row of the backbone alone is that of a table without an expert."""
+
+    def study(*words):
+        return Study(configure(PAPER, [*flags(**{"run.out": out}), *words]), (0, 1), 0)
+
+    beside = ["--model.expert", "both", "--expert.counts", "both"]
+    alone = study().untrained("alone", "tiny-item")
+    found = study(*beside).untrained("beside", "tiny-item")
+    assert list(alone) == ["untrained"]
+    assert list(found) == ["untrained-alone", "untrained"]
+    for mine, theirs in zip(found["untrained-alone"], alone["untrained"], strict=True):
+        assert mine.metrics["test/recall@10"] == theirs.metrics["test/recall@10"]
+    recalls = [[run.metrics["test/ndcg@20"] for run in found[name]] for name in found]
+    assert recalls[0] != recalls[1]

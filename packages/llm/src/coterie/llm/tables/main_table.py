@@ -129,7 +129,7 @@ _NOTES = (
     "client is an organisation with a language model, a single user in FedMF, LightFR and "
     "FedPerGNN. Nothing needs to cross where all data are in one place, nor where nobody sends.",
     "untrained is the backbone, with what stands beside it, before the first round; it competes "
-    "with the rounds on validation.",
+    "with the rounds on validation. Where something stands beside it, it is there on its own too.",
     "popularity counts interactions before the test. Rows without a language model learn from the "
     "public users too, on whom small language models are pre-trained; they are not measured.",
     "titles + popularity is a rule without training: TF-IDF cosine of an item's words (titles, "
@@ -153,8 +153,8 @@ def main_table(study: Study) -> Report:
         _add(sheet, "", name, results)
     for backbone, by_method in study.by_backbone("Table 1", METHODS).items():
         untrained = study.untrained(f"Table 1: {backbone}, untrained", backbone)
-        for method, results in {"untrained": untrained, **by_method}.items():
-            _add(sheet, backbone, method, results)
+        for method, runs in {**untrained, **by_method}.items():
+            _add(sheet, backbone, method, runs)
         sheet.notes += comparison_notes(backbone, by_method, OTHERS)
         add_mechanism(sheet, backbone, by_method["pplr"])
         if table1(study.data, backbone, "pplr") is not None:

@@ -168,6 +168,7 @@ NAMES = {
     "lightfr": "LightFR",
     "fedpergnn": "FedPerGNN",
     "fedpergnn-clear": "FedPerGNN without noise",
+    "untrained-alone": "untrained, without words and counts",
     "untrained": "untrained",
     "central": "central",
     "fedavg": "+FedAvg",
@@ -273,15 +274,21 @@ class Study(BackboneStudy[Settings]):
         found = super().backbones
         return found if len(found) == 1 or minilm.installed() else found[:-1]
 
-    def untrained(self, title: str, backbone: str) -> list[RunResult]:
-        """Rank by a backbone as it is before the first round."""
+    def untrained(self, title: str, backbone: str) -> Results:
+        """Rank by a backbone as it is before the first round; also without what is beside it."""
+        tuned = self.tuned(backbone)
+        chosen = {"untrained": tuned}
+        if resolve(tuned).model.expert != "none":
+            words = ExpertSettings(words=tuned.expert.words, min_items=tuned.expert.min_items)
+            alone = replace(tuned, model=replace(tuned.model, expert="none"), expert=words)
+            chosen = {"untrained-alone": alone, **chosen}
 
         def job(name: str, seed: int) -> Job:
-            own = essential(replace(self.tuned(backbone), method="fedavg", seed=seed))
-            path = self.path(f"{backbone}-{name}", own)
+            own = essential(replace(chosen[name], method="fedavg", seed=seed))
+            path = self.path(f"{backbone}-untrained", own)
             return self.kept(path, start_run, own, own)
 
-        return self._results(title, ("untrained",), job)["untrained"]
+        return self._results(title, tuple(chosen), job)
 
     @property
     def without_backbone(self) -> tuple[str, ...]:
