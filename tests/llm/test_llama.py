@@ -12,7 +12,7 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.backbone import _own_path, read_backbone
+from coterie.llm.backbone import _in_folder, read_backbone
 from coterie.llm.backbone_settings import GenerationSettings, ModelSettings
 from coterie.llm.backbones.causal_text import load_causal_text
 from coterie.llm.backbones.text import bigrec_template, train_tokenizer
@@ -142,8 +142,9 @@ def test_a_name_on_the_hub_becomes_no_folder(folder, tmp_path, monkeypatch):
         read_backbone(
             chosen("gpt-nobody"), {"items": {"n_items": 1, "source": "", "titles": ["a"]}}, tmp_path
         )
-    own = ModelSettings(name="recformer", path="a.bin")  # a file, never one of where it runs
-    assert _own_path(own, tmp_path) == str(tmp_path / "a.bin")
+    own = replace(settings, model=ModelSettings(name="recformer", path="a.bin"))
+    placed = _in_folder(own, tmp_path)  # a file, never one of where it runs
+    assert placed.model.path == str(tmp_path / "a.bin")
     public = Experiment(chosen(str(folder))).public()
     (tmp_path / "nobody").mkdir()
     (tmp_path / "nobody" / "has-this").symlink_to(folder)
