@@ -6,6 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.utils import (
+    are_progress_bars_disabled,
+    disable_progress_bars,
+    enable_progress_bars,
+)
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -13,6 +18,7 @@ from tests.llm.tiny_encoder import KINDS, SHAPE, TITLES, folder, network, rows, 
 from tests.llm.tiny_split import use_start
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer, BertModel, ElectraConfig, ElectraModel
+from transformers.utils import logging
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
@@ -24,6 +30,7 @@ from coterie.llm.backbone_settings import ExpertSettings, LoraSettings, ModelSet
 from coterie.llm.backbones import minilm
 from coterie.llm.backbones.encoder import Encoder, load_encoder
 from coterie.llm.backbones.expert import Expert
+from coterie.llm.backbones.hub import encoder_model
 from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
 from coterie.llm.export import AXES, export_adapter, export_merged
@@ -214,6 +221,21 @@ def item_table():
     none, names = torch.empty(0, dtype=torch.int64), [f"i{n}" for n in range(len(TITLES))]
     about = {"titles": TITLES, "genres": None, "source": "a test"}
     return Interactions(none, none, None, None, user_names=[], item_names=names, **about)
+
+
+def test_reading_a_folder_draws_no_bar_and_leaves_others_theirs(tmp_path, capfd):
+    made = folder(tmp_path / "bert")
+    capfd.readouterr()
+    for hub in (True, False):
+        logging.enable_progress_bar()  # what other tests left
+        (enable_progress_bars if hub else disable_progress_bars)()
+        try:
+            encoder_model(str(made))
+            assert logging.is_progress_bar_enabled()
+            assert are_progress_bars_disabled() != hub
+        finally:
+            enable_progress_bars()
+    assert capfd.readouterr().err == ""
 
 
 def test_tokens_of_an_encoder_are_not_attacked():
