@@ -39,7 +39,7 @@ from coterie.llm.messages import (
     Strengths,
     TrainedAdapter,
 )
-from coterie.llm.own_counts import own_counts
+from coterie.llm.own_counts import compare, own_counts
 from coterie.llm.quality import MEASURES, measure_each, measure_users
 from coterie.llm.readings import resolve
 from coterie.llm.settings import USER_METHODS, Settings
@@ -137,10 +137,10 @@ class Organisation(CountsItems):
                     [scale * strength * own for strength in down.own],
                     data.valid,
                 )
-            recall = torch.stack([one["recall@10"].mean() for one in found])
+            recall, squares, _ = compare([one["recall@10"] for one in found])
         except Diverged:
-            recall = torch.full((len(down.own),), torch.inf).double()
-        return StrengthReport(recall, torch.tensor(len(data.valid))), None
+            recall = squares = torch.full((len(down.own),), torch.inf).double()
+        return StrengthReport(recall, squares, torch.tensor(len(data.valid))), None
 
     @EVALUATE
     def evaluate(

@@ -63,6 +63,9 @@ class StrengthReport(Report):
     """How well a client recommends with each strength, mean over its users; NaN without any."""
 
     recall: Tensor = measured("Recall@10 on validation", frozenset(), Number(axes=1))  # (G,)
+    squares: Tensor = measured(  # (G,)
+        "mean square of what a strength gains a user over none", frozenset(), Number(axes=1)
+    )
     users: Tensor = counted("number of users measured")  # () int64
 
 

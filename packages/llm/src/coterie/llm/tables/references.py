@@ -19,7 +19,7 @@ from coterie.llm.baselines import all_users
 from coterie.llm.client import Organisation
 from coterie.llm.experiment import Experiment
 from coterie.llm.item_counts import counted_bias
-from coterie.llm.own_counts import STRENGTHS, own_counts
+from coterie.llm.own_counts import STRENGTHS, choose_strength, compare, own_counts
 from coterie.llm.quality import LENGTHS, MEASURES, measure_each
 from coterie.llm.rules import (
     Measured,
@@ -54,7 +54,7 @@ def start_run(settings: Settings) -> RunResult:
     """Rank by the model that a run starts from, with what stands beside it, untrained.
 
     Everybody's counts are those that are known when it is asked; the strength of a client's own is
-    that of the best validation.
+    chosen as in a run.
     """
     began, experiment = time.perf_counter(), Experiment(settings)
     expert, _ = experiment.settings.expert, experiment.clients  # data are made on the CPU
@@ -64,7 +64,8 @@ def start_run(settings: Settings) -> RunResult:
     with computing_on(experiment.device):
         client = Organisation(experiment.settings, experiment.backbone)
         valid = _measured(experiment, client, "valid", strengths)
-        best = max(range(len(strengths)), key=lambda place: mean_recall(valid[place]))
+        users = [torch.cat([part["recall@10"] for part in found]) for found in valid]
+        best = strengths.index(choose_strength([compare(users)], strengths))
         (test,) = _measured(experiment, client, "test", (strengths[best],))
     return _untrained(valid[best], test, began)
 
