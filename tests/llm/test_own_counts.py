@@ -4,7 +4,9 @@ import math
 from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from safetensors.torch import load_file
 from tests.llm.organisations import N_ITEMS, cohort_of, organisations
@@ -24,8 +26,8 @@ from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.experiment import Experiment
 from coterie.llm.export import EXPERT, export_adapter
-from coterie.llm.messages import Candidate, StrengthReport
-from coterie.llm.own_counts import STRENGTHS, ask_strength, own_counts
+from coterie.llm.messages import Candidate, StrengthReport, Strengths
+from coterie.llm.own_counts import STRENGTHS, ask_strength, compare, own_counts
 from coterie.llm.readings import resolve
 from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.tables.references import start_run
@@ -109,52 +111,76 @@ def test_they_are_in_no_adapter_and_nothing_that_is_sent():
 
 
 class Answers:
-    """A cohort that answers with recalls of its own."""
+    """A cohort of clients whose users' recalls are known, ``(n, 5)`` each."""
 
-    def __init__(self, recalls, users):
-        self.ids, self.answers = torch.arange(len(users)), zip(recalls, users, strict=True)
+    def __init__(self, clients):
+        self.ids, self.clients = torch.arange(len(clients)), clients
 
     def ask(self, step, down):
         assert step.name == "weigh"
-        ups = {
-            c: StrengthReport(torch.tensor(recall, dtype=torch.float64), torch.tensor(count))
-            for c, (recall, count) in enumerate(self.answers)
-        }
+        ups = {}
+        for c, users in enumerate(self.clients):
+            found = compare(torch.tensor(users, dtype=torch.float64).reshape(-1, 5).T)
+            ups[c] = StrengthReport(found.recall, found.squares, torch.tensor(found.users))
         return type("Replies", (), {"ups": ups})
 
 
-NAN = [math.nan] * 5
+def asked(clients):
+    return ask_strength(Answers(clients), torch.zeros(len(clients), 1))
+
+
+GOOD, LATE = [0.1, 0.2, 0.3, 0.2, 0.1], [0.1, 0.2, 0.3, 0.9, 0.1]
+DIVERGED = [[math.inf] * 5] * 4
 
 
 @pytest.mark.parametrize(
-    ("recalls", "users", "place"),
+    ("clients", "place"),
     [
-        ([[0.1, 0.2, 0.3, 0.2, 0.1], [0.5, 0.4, 0.1, 0.1, 0.1]], (1, 1), 0),
-        ([[0.1, 0.2, 0.3, 0.2, 0.1], [0.5, 0.4, 0.1, 0.1, 0.1]], (9, 1), 2),  # by users
-        ([[0.1, 0.2, 0.2, 0.2, 0.1]], (3,), 1),  # of equal ones the least
-        ([NAN, [0.1, 0.2, 0.3, 0.9, 0.1]], (0, 2), 3),
-        ([NAN, NAN], (0, 0), 0),
-        ([[math.inf] * 5, [0.1, 0.2, 0.3, 0.9, 0.1]], (4, 2), 3),  # diverged
+        ([[GOOD], [GOOD, [0.5, 0.4, 0.4, 0.1, 0.1]]], 0),  # gains of .2, .2 and -.1: by chance
+        ([[GOOD] * 9, [[0.5, 0.4, 0.1, 0.1, 0.1]]], 2),
+        ([[[0.1, 0.2, 0.2, 0.2, 0.1]] * 3], 1),  # of equal ones the least
+        ([[[0.5, 0.4, 0.3, 0.2, 0.1]] * 9], 0),
+        ([[GOOD]], 0),  # one user has no spread
+        ([[], [LATE] * 2], 3),
+        ([[], []], 0),
+        ([DIVERGED, [LATE] * 2], 3),
+        ([DIVERGED], 0),
     ],
 )
-def test_the_strength_is_that_of_the_best_validation_of_all_users(recalls, users, place):
-    cohort = Answers(recalls, users)
-    assert ask_strength(cohort, torch.zeros(len(users), 1)) == STRENGTHS[place]
+def test_the_strength_is_that_of_the_best_validation_of_all_users(clients, place):
+    assert asked(clients) == STRENGTHS[place]
+
+
+def test_a_strength_is_chosen_where_it_gains_more_than_its_standard_error():
+    found = []
+    for seed in range(20):
+        made = np.random.default_rng(seed)
+        users = made.normal(0.3, 0.1, (30, 5)) + made.choice([0.0, 0.02], 5)
+        gains = (users - users[:, :1])[:, 1:]
+        best = int(gains.mean(0).argmax())
+        good = gains[:, best].mean() > scipy.stats.sem(gains[:, best])
+        assert asked([users[:4], users[4:]]) == (STRENGTHS[best + 1] if good else 0.0)
+        found.append(good)
+    assert 3 < sum(found) < 17
 
 
 def test_what_a_client_reports_is_its_validation_with_each_strength():
-    client, how = made()
-    data = organisations()
-    server = PPLR(how, 3, client.start)
-    state = server.start_block(server.begin(KEY), 0, cohort_of(client, data), KEY)
-    total = dict.fromkeys(STRENGTHS, 0.0)
-    for strength in STRENGTHS:
-        for c in range(3):
-            asked = Candidate(client.start, "valid", own=strength)
-            report, _ = client.evaluate(asked, client.enrol(data[c], KEY), data[c], KEY)
-            total[strength] += float(report.recall[0]) * int(report.users)
-    best = max(total.values())
-    assert state.own == next(s for s, value in total.items() if value > best - 1e-12)
+    client, _ = made()
+    data = organisations(users=(9, 9, 9))[1]
+    down = Strengths(client.start, torch.tensor(STRENGTHS, dtype=torch.float64))
+    report, _ = client.weigh(down, client.enrol(data, KEY), data, KEY)
+    assert int(report.users) == len(data.valid) > 1
+    recalls = []  # of each user alone
+    for user in range(len(data.valid)):
+        alone = replace(data, valid=data.valid.take(torch.tensor([user])))
+        asked = [Candidate(client.start, "valid", own=strength) for strength in STRENGTHS]
+        each = [client.evaluate(one, client.enrol(data, KEY), alone, KEY)[0] for one in asked]
+        recalls.append([float(one.recall[0]) for one in each])
+    users = np.array(recalls)
+    assert report.recall.tolist() == pytest.approx(users.mean(0))
+    gains = users - users[:, :1]
+    assert report.squares.tolist() == pytest.approx((gains**2).mean(0))
+    assert gains.any()
 
 
 def test_a_client_without_users_to_validate_on_is_not_refused():

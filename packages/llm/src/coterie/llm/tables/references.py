@@ -23,7 +23,6 @@ from coterie.llm.own_counts import STRENGTHS, choose_strength, compare, own_coun
 from coterie.llm.quality import LENGTHS, MEASURES, measure_each
 from coterie.llm.rules import (
     Measured,
-    mean_recall,
     measure_own_popularity,
     measure_popularity,
     title_rule,
