@@ -70,3 +70,15 @@ def test_halves_that_run_apart_name_the_backbone_too(tmp_path: Path) -> None:
         assert apart.over(exchange).federation.server.constants() == named
     for folder in apart.folders:
         assert ClientHost(folder).client.constants() == named
+
+
+def test_a_client_half_that_is_given_is_held_against_the_card(
+    tmp_path: Path, own_backbones: None
+) -> None:
+    given = experiment(tmp_path)
+    folder, _ = TakenApart.of(given, tmp_path / "apart", list(torch.arange(2).split(1))).folders
+    assert ClientHost(folder, given.federation().client).client is not None
+    (weights,) = tmp_path.glob("pplr/backbones/*.safetensors")
+    moved(weights)
+    with pytest.raises(UserError, match="another 'backbone'"):
+        ClientHost(folder, experiment(tmp_path).federation().client)

@@ -1,6 +1,7 @@
 """Encoders over titles: embeddings and scores by a loop, what is kept, folders, the package."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -23,6 +24,8 @@ from transformers.utils import logging
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
 from coterie.core.files import sha256
+from coterie.core.registry.papers import find_paper
+from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.attack import hidden_states
@@ -34,6 +37,7 @@ from coterie.llm.backbones.hub import encoder_model
 from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
 from coterie.llm.export import AXES, export_adapter, export_merged
+from coterie.llm.readings import resolve
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
 from coterie.llm.split.middle import Middle, Training
@@ -466,3 +470,18 @@ def test_settings():
             ModelSettings(**changed)
     assert ModelSettings(name="encoder").is_given
     assert not ModelSettings().is_given
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--model.pooling", "cls"], "'model.pooling' has no effect on tiny-item"),
+        (["--model.space", "raw", "--model.name", "recformer"], "has no effect on recformer"),
+        (["--model.decay", ".5"], "'model.decay' has no effect on tiny-item"),
+        (["--lora.top", "1"], "'lora.top' has no effect with 'model.trained' all"),
+        (["--model.name", "encoder", "--model.trained", "all", "--lora.top", "1"], "no effect"),
+    ],
+)
+def test_settings_without_effect_are_refused(flags, said):
+    with pytest.raises(UserError, match=re.escape(said)):
+        resolve(configure(find_paper("pplr"), flags).settings)

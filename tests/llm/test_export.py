@@ -24,6 +24,7 @@ from coterie.core.tensors import saved
 from coterie.core.tensors.stacked import Ragged
 from coterie.core.training.train import train
 from coterie.llm import export as folders
+from coterie.llm import trained_run
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.backbones.recformer import RecformerModel
@@ -255,6 +256,35 @@ def test_the_other_half_is_found_where_its_server_keeps_it(run, tmp_path):
     inside = inside_middle(here._client.backbone, 1)
     assert torch.equal(start[inside], here._start[inside])
     assert torch.equal(start[~inside], here.row(2)[~inside])
+
+
+@pytest.mark.usefixtures("own_backbones")
+def test_the_attack_reads_the_other_half_where_its_server_keeps_it(
+    run, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    command = ["llm", "attack", "--run", str(run), "--client", "3", "--seeds", "1", "--steps", "3"]
+    command += ["--json", "--out", str(tmp_path / "a.png")]
+    assert main(command) == 0
+    here = json.loads(capsys.readouterr().out)
+    rows = TrainedRun(run)._state.best_middle.part.rows
+
+    def opened(*given):
+        experiment, module = open_run(*given)
+        state = replace(module.server_state, best_middle=Kept(number=1, run="abc"))
+        module.server_state = state
+        return experiment, module
+
+    monkeypatch.setattr(trained_run, "open_run", opened)
+    assert main(command) == 2
+    assert "give its folder, as --state" in capsys.readouterr().err
+    (tmp_path / "kept" / "abc").mkdir(parents=True)
+    saved.save({"rows": rows}, tmp_path / "kept" / "abc" / "1.pt")
+    assert main([*command, "--state", str(tmp_path / "kept")]) == 0
+    assert json.loads(capsys.readouterr().out) == here
+    saved.save({"rows": rows.flip(1)}, tmp_path / "kept" / "abc" / "1.pt")
+    assert main([*command, "--state", str(tmp_path / "kept")]) == 0
+    assert json.loads(capsys.readouterr().out) != here
 
 
 @pytest.mark.usefixtures("own_backbones")

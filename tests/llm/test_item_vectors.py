@@ -177,7 +177,7 @@ def test_minilm_is_the_package_unless_a_folder_has_its_name(tmp_path, monkeypatc
 
     monkeypatch.setattr("coterie.llm.backbones.encoder.load_encoder", load)
     monkeypatch.chdir(tmp_path)
-    one = experiment(tmp_path, "--expert.vectors=minilm", "--model.pooling=cls")
+    one = experiment(tmp_path, "--expert.vectors=minilm")
     for _ in range(2):
         with pytest.raises(UserError, match="enough"):
             item_vectors(one.settings, one.data.catalogue)

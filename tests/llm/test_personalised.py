@@ -18,8 +18,8 @@ from coterie.llm.adapter import Adapter, LocalHead
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.client import Organisation
-from coterie.llm.experiment import own_adapter
 from coterie.llm.messages import Adapters, Candidate
+from coterie.llm.ranks_with import own_adapter
 from coterie.llm.settings import Settings, TuningSettings
 
 pytestmark = pytest.mark.usefixtures("rounds_alone")

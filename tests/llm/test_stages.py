@@ -28,9 +28,9 @@ from coterie.llm.backbone import halves_of
 from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.client import Organisation
 from coterie.llm.data.examples import newest
-from coterie.llm.experiment import frozen_items
 from coterie.llm.messages import Adapters
 from coterie.llm.quality import measure_users
+from coterie.llm.ranks_with import frozen_items
 from coterie.llm.readings import resolve
 from coterie.llm.settings import FederatedDataSettings, Settings, TrainSettings
 from coterie.llm.trained_run import TrainedRun

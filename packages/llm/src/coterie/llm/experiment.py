@@ -39,14 +39,14 @@ from coterie.llm.baselines import all_users, attack_users, user_client, user_ser
 from coterie.llm.by_trainer import BackboneTraining, PairwiseModel
 from coterie.llm.client import Organisation
 from coterie.llm.data.client_data import PUBLIC, FederatedData, build
-from coterie.llm.data.examples import OrganisationData, OwnData, newest
+from coterie.llm.data.examples import OrganisationData, newest
 from coterie.llm.item_counts import common_secret, counted_bias
-from coterie.llm.messages import ClientState
 from coterie.llm.paper import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.quality import MEASURES
+from coterie.llm.ranks_with import frozen_items, own_adapter, own_bias
 from coterie.llm.readings import resolve
 from coterie.llm.rules import has_words, mean_recall, measure_popularity, title_rule
-from coterie.llm.settings import PERSONALISED, USER_METHODS, Settings
+from coterie.llm.settings import USER_METHODS, Settings
 
 _ACTIVATIONS = 4 * 10  # bytes a unit of width of one token, in a layer that is trained, at least
 _TRAINED_BYTES = 16  # of a parameter with its gradient and Adam's two moments
@@ -368,33 +368,3 @@ class Experiment(RecommendsToUsers[Settings]):
         row = own_adapter(module, self.clients[client], row)
         own = own_bias(module, self.clients[client])
         return organisation.score(client, row, history, frozen_items(module, client), own)
-
-
-def own_adapter(module: FederatedRun, data: OwnData, row: Tensor) -> Tensor:
-    """Give what a client ranks with, ``(d,)``, of what it has received ``(d,)`` in the best round.
-
-    That is the row itself, but for a head that the client keeps, or what it trains further.
-    """
-    organisation = module.federation.client
-    assert isinstance(organisation, Organisation)
-    if organisation.settings.method not in PERSONALISED:
-        return row
-    mine: ClientState = module.store.take(torch.tensor([data.id]))
-    whole = organisation.head.joined(row, mine.best_head)
-    own = module.server_state.own
-    return organisation.tuned(whole, frozen_items(module, data.id), data, own)
-
-
-def own_bias(module: FederatedRun, data: OwnData) -> Tensor | None:
-    """Give what a client's own counts add to its expert, ``(n_items,)``; None without any."""
-    organisation = module.federation.client
-    assert isinstance(organisation, Organisation)
-    return organisation.own_bias(module.server_state.own, data, "test")
-
-
-def frozen_items(module: FederatedRun, client: int) -> Tensor | None:
-    """Give the item embeddings that a client keeps, ``(n_items, h)``; None in stage 1."""
-    if module.server_state.best_stage == 1:
-        return None
-    mine: ClientState = module.store.take(torch.tensor([client]))
-    return mine.catalogue

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.llm.backbone_settings import ExpertSettings
+from coterie.llm.backbone_settings import ExpertSettings, ModelSettings
 from coterie.llm.settings import Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
@@ -34,7 +34,7 @@ def resolve(settings: Settings) -> Settings:
 
     Raises:
         UserError: the backbone cannot be fine-tuned in that many stages, or there is nothing to
-            count, or too few to count with.
+            count, or too few to count with, or a setting has no effect with the others.
 
     Example:
         >>> resolve(Settings(reading="literal")).mixing.similarity
@@ -51,6 +51,7 @@ def resolve(settings: Settings) -> Settings:
         settings = replace(settings, model=replace(settings.model, expert="none"))
     settings = replace(settings, expert=_with_vectors(settings))
     _check_counts(settings)
+    _check_encoder(settings)
     mixing = settings.mixing
     open_ones: Any = {
         n: v for n, v in MIXING[settings.reading].items() if getattr(mixing, n) is None
@@ -74,6 +75,24 @@ def _with_vectors(settings: Settings) -> ExpertSettings:
             "out, or choose --model.expert titles or both"
         )
     return replace(expert, dense=0.5 if expert.dense is None else expert.dense)
+
+
+def _check_encoder(settings: Settings) -> None:
+    """Refuse what is said of an encoder's vectors, or of layers with LoRA, where there are none."""
+    model, usual = settings.model, ModelSettings()
+    if settings.lora.top is not None and model.trained == "all":
+        raise UserError(
+            "'lora.top' has no effect with 'model.trained' all: leave it out, or choose "
+            "--model.trained lora"
+        )
+    if model.name == "encoder":
+        return
+    for name in ("pooling", "space", "decay"):
+        if getattr(model, name) != getattr(usual, name):
+            raise UserError(
+                f"'model.{name}' has no effect on {model.name}: leave it out, or choose "
+                "--model.name encoder"
+            )
 
 
 def _check_counts(settings: Settings) -> None:

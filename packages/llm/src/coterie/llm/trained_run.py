@@ -18,7 +18,8 @@ from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples
-from coterie.llm.experiment import Experiment, frozen_items, own_adapter, own_bias
+from coterie.llm.experiment import Experiment
+from coterie.llm.ranks_with import frozen_items, own_adapter, own_bias
 from coterie.llm.settings import USER_METHODS, Settings
 from coterie.llm.state import ServerState
 

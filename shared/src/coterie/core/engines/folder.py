@@ -34,7 +34,6 @@ from torch import Tensor
 
 from coterie.core.engines.position import Point, Position
 from coterie.core.errors import UserError, nearest
-from coterie.core.federation.federation import check_constants
 from coterie.core.files import replacing, writing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
@@ -149,8 +148,6 @@ class ClientFolder:
             raise UserError(f"{self.path / 'card.json'} does not suit '{half}': {error}") from error
         if not isinstance(client, Client):
             raise UserError(f"'{half}' gives no Client")
-        if self.card.constants:
-            check_constants(self.card.constants, client.constants())
         return client
 
     def data(self, block: int, client: Client[Any, Any]) -> Any:

@@ -29,6 +29,7 @@ from coterie.core.engines.masks import Masks, entry, kinds
 from coterie.core.engines.position import Point
 from coterie.core.federation.collected import joined
 from coterie.core.federation.exchange import Answers, Request
+from coterie.core.federation.federation import check_constants
 from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.releases import release_names
@@ -50,7 +51,7 @@ class ClientHost:
     The client half is made from the card, unless it is given.
 
     Raises:
-        UserError: the folder is not complete.
+        UserError: the folder is not complete, or client and card have other constants.
         Misfit: its card was written by other versions than these.
     """
 
@@ -59,6 +60,8 @@ class ClientHost:
         check_edition(self.folder.card)
         self.client = client or self.folder.client()
         check_messages(self.folder.card, self.client.steps())
+        if constants := self.folder.card.constants:
+            check_constants(constants, self.client.constants())
         self._blocks = _Blocks(self.folder, self.client)
         self.position = self.folder.position()
         self.folder.tidy(self.position)
