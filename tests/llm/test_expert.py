@@ -1,6 +1,7 @@
 """The expert beside a backbone: formula, training, and every way that a trained one goes."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -17,13 +18,14 @@ from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
 from coterie.llm.algorithm import make_server
 from coterie.llm.backbone import WEIGHTS
-from coterie.llm.backbone_settings import ExpertSettings
+from coterie.llm.backbone_settings import BackboneName, ExpertSettings
 from coterie.llm.backbones.expert import Expert, make_expert
 from coterie.llm.client import make_client
 from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
 from coterie.llm.export import EXPERT, export_adapter
 from coterie.llm.paper import PAPER
+from coterie.llm.readings import resolve
 from coterie.llm.trained_run import TrainedRun
 
 KEY = Key.from_seed(3)
@@ -190,3 +192,12 @@ def test_the_backbone_in_the_cache_does_not_depend_on_the_expert(tmp_path):
     with_one = Experiment(chosen(tmp_path)).public_files()[WEIGHTS]
     without = Experiment(chosen(tmp_path, "--model.expert=none")).public_files()[WEIGHTS]
     assert with_one == without
+
+
+@pytest.mark.parametrize("data", ["sample", "ml-100k", "amazon-titles"])
+def test_every_backbone_goes_with_the_variant_best(data):
+    for name in get_args(BackboneName):
+        flags = ["--variant", "best", "--model.name", name, "--data", data]
+        flags += ["--model.path", "a/model"] if name == "llama" else []
+        settings = resolve(configure(PAPER, flags).settings)
+        assert settings.model.expert == "both"
