@@ -478,8 +478,6 @@ def test_settings():
         (["--model.pooling", "cls"], "'model.pooling' has no effect on tiny-item"),
         (["--model.space", "raw", "--model.name", "recformer"], "has no effect on recformer"),
         (["--model.decay", ".5"], "'model.decay' has no effect on tiny-item"),
-        (["--lora.top", "1"], "'lora.top' has no effect with 'model.trained' all"),
-        (["--model.name", "encoder", "--model.trained", "all", "--lora.top", "1"], "no effect"),
     ],
 )
 def test_settings_without_effect_are_refused(flags, said):

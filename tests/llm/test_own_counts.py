@@ -164,6 +164,14 @@ def test_a_strength_is_chosen_where_it_gains_more_than_its_standard_error():
     assert 3 < sum(found) < 17
 
 
+def test_the_gain_of_one_user_is_its_standard_error_however_users_are_shared_out():
+    plain, gains = [0.1] * 5, [0.1, 0.1, 0.6, 0.1, 0.1]
+    for n in range(2, 130):
+        users = [gains] + [plain] * (n - 1)
+        assert asked([users]) == asked([users[: n // 3], users[n // 3 :]]) == 0.0
+        assert asked([users[1:], [gains, gains]]) > 0  # above: the root of 2 errors
+
+
 def test_what_a_client_reports_is_its_validation_with_each_strength():
     client, _ = made()
     data = organisations(users=(9, 9, 9))[1]

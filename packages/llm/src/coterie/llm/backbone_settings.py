@@ -123,7 +123,7 @@ class ExpertSettings:
     and is in no adapter; both: everybody's and that."""
     own: float | None = None
     """Factor of log(1 + count) of the client's own users; default: that of the best validation
-    before the first round."""
+    before the first round, if its gain is above one standard error, else 0."""
     count_noise: float = 0.0
     """Standard deviation of Gaussian noise in each count of that sum; every organisation adds its
     part."""

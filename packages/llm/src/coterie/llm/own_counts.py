@@ -1,7 +1,8 @@
 """What each client's own users had: counts that stay with it, and how strongly they count.
 
 Popularity among its own users says of a shop what no popularity over all shops does. It needs no
-training, and nothing of it leaves a client but how well it recommends with each strength.
+training, and nothing of it leaves a client but how well it recommends with each strength, and how
+much the gain by it varies.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from coterie.llm.messages import WEIGH, Strengths
 
 STRENGTHS = (0.0, 0.03, 0.1, 0.2, 0.4)
 """Of which validation chooses one."""
-_TIE = 1e-9  # of recall: sums in another order are no better
+_TIE = 1e-9  # of recall: sums in another order are no better, and one user who gains is one error
 
 
 class Compared(NamedTuple):
-    """How well users are recommended to with each of G strengths, the first of which is 0.
+    """How well users are recommended to with each of G strengths, of which the first is mostly 0.
 
     Attributes:
         recall: ``(G,)`` mean Recall@10 of the users, float64; NaN without any.
-        squares: ``(G,)`` mean square of what a strength gains a user over none.
+        squares: ``(G,)`` mean square of what a strength gains a user over the first.
         users: how many.
     """
 
@@ -61,16 +62,20 @@ def choose_strength(clients: Iterable[Compared], strengths: Sequence[float] = ST
     """Choose the strength with the best Recall@10 of all users, if that is no accident.
 
     It is the first, none, where the gain over that is not above one standard error of the mean of
-    the users' gains (the rule of Breiman et al., Classification and Regression Trees, 1984): often
-    few users validate, and of several strengths one is mostly better to them by chance. Of equal
-    ones it is the least.
+    the users' gains, after the rule of one standard error of Breiman et al. (Classification and
+    Regression Trees, 1984): often few users validate, and of several strengths one is mostly better
+    to them by chance. Of equal ones it is the least.
 
     Args:
         clients: what was measured of the users of each. Who has none, or has scores that are not
             finite, is left out.
         strengths: those compared.
     """
-    parts = [part for part in clients if part.users and bool(part.recall.isfinite().all())]
+    parts = [
+        part
+        for part in clients
+        if part.users and bool(torch.cat([part.recall, part.squares]).isfinite().all())
+    ]
     users = sum(part.users for part in parts)
     if users < 2:
         return strengths[0]  # one user's gain has no spread to be compared with
@@ -80,7 +85,7 @@ def choose_strength(clients: Iterable[Compared], strengths: Sequence[float] = ST
     square = (counts * torch.stack([part.squares for part in parts])).sum(0) / users
     best = int((gain >= gain.max() - _TIE).int().argmax())
     error = ((square - gain.square()).clamp(min=0) / (users - 1)).sqrt()
-    return strengths[best] if bool(gain[best] > error[best]) else strengths[0]
+    return strengths[best] if bool(gain[best] > error[best] + _TIE) else strengths[0]
 
 
 def ask_strength(cohort: Cohort, rows: Tensor) -> float:

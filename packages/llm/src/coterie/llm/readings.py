@@ -78,13 +78,8 @@ def _with_vectors(settings: Settings) -> ExpertSettings:
 
 
 def _check_encoder(settings: Settings) -> None:
-    """Refuse what is said of an encoder's vectors, or of layers with LoRA, where there are none."""
+    """Refuse what is said of an encoder's vectors where there is none."""
     model, usual = settings.model, ModelSettings()
-    if settings.lora.top is not None and model.trained == "all":
-        raise UserError(
-            "'lora.top' has no effect with 'model.trained' all: leave it out, or choose "
-            "--model.trained lora"
-        )
     if model.name == "encoder":
         return
     for name in ("pooling", "space", "decay"):

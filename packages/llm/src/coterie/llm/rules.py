@@ -76,7 +76,7 @@ def title_rule(data: FederatedData, counts: Whose | None = "public") -> RuleResu
 
     The words are TF-IDF vectors, of a history's items the sum, each counting `DECAY` for every
     newer one. What words, which are left out, a and c, are those with the best validation Recall@10
-    of all users. Nothing is trained.
+    of all users, also where c gains little (a run takes none there). Nothing is trained.
 
     Args:
         data: of all clients.

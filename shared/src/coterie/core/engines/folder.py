@@ -34,9 +34,11 @@ from torch import Tensor
 
 from coterie.core.engines.position import Point, Position
 from coterie.core.errors import UserError, nearest
+from coterie.core.federation.federation import check_constants
 from coterie.core.files import replacing, writing
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
+from coterie.core.protocol.edition import check_messages
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.tensors import saved
 from coterie.core.tensors.keys import Key
@@ -149,6 +151,17 @@ class ClientFolder:
         if not isinstance(client, Client):
             raise UserError(f"'{half}' gives no Client")
         return client
+
+    def check(self, client: Client[Any, Any]) -> None:
+        """Hold a client half against the card: its messages, and what it computes with.
+
+        Raises:
+            Misfit: its messages are others.
+            UserError: it has other constants.
+        """
+        check_messages(self.card, client.steps())
+        if self.card.constants:
+            check_constants(self.card.constants, client.constants())
 
     def data(self, block: int, client: Client[Any, Any]) -> Any:
         """The clients' own data of a block; None where they have none.

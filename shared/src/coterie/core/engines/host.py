@@ -29,12 +29,11 @@ from coterie.core.engines.masks import Masks, entry, kinds
 from coterie.core.engines.position import Point
 from coterie.core.federation.collected import joined
 from coterie.core.federation.exchange import Answers, Request
-from coterie.core.federation.federation import check_constants
 from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.releases import release_names
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.edition import check_edition, check_messages
+from coterie.core.protocol.edition import check_edition
 from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
 from coterie.core.settings.schema import build
@@ -59,9 +58,7 @@ class ClientHost:
         self.folder, self.masks = ClientFolder(path), Masks(path)
         check_edition(self.folder.card)
         self.client = client or self.folder.client()
-        check_messages(self.folder.card, self.client.steps())
-        if constants := self.folder.card.constants:
-            check_constants(constants, self.client.constants())
+        self.folder.check(self.client)
         self._blocks = _Blocks(self.folder, self.client)
         self.position = self.folder.position()
         self.folder.tidy(self.position)

@@ -16,7 +16,7 @@ from coterie.core.flower.certificates import write_key
 from coterie.core.flower.names import PUBLIC
 from coterie.core.flower.node_folder import KEY
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.edition import check_edition, check_messages
+from coterie.core.protocol.edition import check_edition
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import ProtocolError, decode
 
@@ -68,8 +68,9 @@ def _write(folder: Path, card: Card, files: dict[int, Path]) -> None:
     """Write one clients' folder, once all of it was read."""
     check_edition(card)
     none = torch.empty(0, dtype=torch.int64)
-    client = ClientFolder.create(folder, card, none, None, {}).client()
-    check_messages(card, client.steps())
+    empty = ClientFolder.create(folder, card, none, None, {})
+    client = empty.client()
+    empty.check(client)
     blocks = {block: _read(path, client.data_type()) for block, path in files.items()}
     for block, path in files.items():
         if block >= card.blocks:

@@ -63,8 +63,8 @@ def start_run(settings: Settings) -> RunResult:
     with computing_on(experiment.device):
         client = Organisation(experiment.settings, experiment.backbone)
         valid = _measured(experiment, client, "valid", strengths)
-        users = [torch.cat([part["recall@10"] for part in found]) for found in valid]
-        best = strengths.index(choose_strength([compare(users)], strengths))
+        clients = [compare([one["recall@10"] for one in each]) for each in zip(*valid, strict=True)]
+        best = strengths.index(choose_strength(clients, strengths))
         (test,) = _measured(experiment, client, "test", (strengths[best],))
     return _untrained(valid[best], test, began)
 
