@@ -157,6 +157,17 @@ def test_a_card_of_another_version_is_refused(deployment, tmp_path, capsys):
     assert "is no card" in capsys.readouterr().err
 
 
+def test_a_card_of_other_constants_is_refused(deployment, tmp_path, capsys):
+    copy, node = tmp_path / "card.json", tmp_path / "n"
+    plain = json.loads((deployment / "card.json").read_text())
+    copy.write_text(json.dumps(plain | {"constants": {"table": "0" * 64}}))
+    data = deployment / "clients" / "clients-0"
+    words = ["node", "init", str(copy), "--data", str(data), "--out", str(node), "--yes"]
+    assert main(words) == 2
+    assert "another 'table'" in capsys.readouterr().err
+    assert not list(node.glob("clients*"))
+
+
 def test_status_and_reset(deployment, tmp_path, capsys):
     node = tmp_path / "n"
     assert init(deployment, node) == 0
