@@ -17,7 +17,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from coterie.core.engines.nodes import START
 from coterie.core.engines.worker import Service, ready
 from coterie.core.engines.workers import Worker, Workers
 from coterie.core.errors import UserError
+from coterie.core.extras import require
 from coterie.core.federation.exchange import TooFew
 
 logger = logging.getLogger(__name__)
@@ -219,11 +219,7 @@ def connected(address: str | None) -> Iterator[None]:
     Raises:
         UserError: Ray is not installed, or no cluster is reached.
     """
-    if find_spec("ray") is None:
-        raise UserError(
-            "Ray is not installed: say pip install 'coterie-core[ray]' with coterie's "
-            "constraints.txt"
-        )
+    require("ray", "engine 'ray'", "ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers of every run
     import ray
 

@@ -8,11 +8,11 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.extras import require
 
 _BIN = Path(sys.executable).parent
 _LONGEST = 120.0  # seconds for a command
@@ -24,11 +24,7 @@ def check_installed() -> None:
     Raises:
         UserError: it is not.
     """
-    if find_spec("flwr") is None:
-        raise UserError(
-            "Flower is not installed: say pip install 'coterie-core[flower]' with coterie's "
-            "constraints.txt"
-        )
+    require("flower", "a federation over machines", "flwr")
 
 
 def program(name: str) -> str:

@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from coterie.core.data.sources.part_folders import INFO, STATE, write_saved
 from coterie.core.errors import UserError
+from coterie.core.extras import require
 from coterie.core.files import writing
 from coterie.core.registry.data_sets import HubName, data_root, hub_name, is_hub_name
 
@@ -211,13 +212,9 @@ def _fetch(wanted: HubName, target: Path) -> None:
 
 
 def _package(wanted: HubName) -> Any:
-    try:
-        import datasets
-    except ImportError:
-        raise UserError(
-            f"{wanted} is fetched by the package datasets, which is not here: "
-            "pip install 'coterie-core[datasets]'"
-        ) from None
+    require("datasets", str(wanted), "datasets")
+    import datasets
+
     return datasets
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.core.errors import UserError
+from coterie.core.extras import require
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.uploads import Fold
 from coterie.core.tensors.stacked import Ragged
@@ -198,10 +199,7 @@ def _xor(first: bytes, second: bytes) -> bytes:
 
 
 def _tenseal() -> Any:
-    try:
-        import tenseal
-    except ImportError as error:
-        raise UserError(
-            "transport 'ckks' needs TenSEAL: pip install 'coterie-core[ckks]'"
-        ) from error
+    require("ckks", "transport 'ckks'", "tenseal")
+    import tenseal
+
     return tenseal
