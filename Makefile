@@ -10,6 +10,8 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 # What linting and testing need as well; training does not wait for it.
 TOOLS := .venv/.tools
+# What builds the docs, which neither training nor testing waits for.
+DOCUMENTS := .venv/.docs
 # Left by an interrupted installation, which pip cannot mend.
 UNFINISHED := .venv/.installing
 PACKAGES := ./shared $(patsubst %/pyproject.toml,./%,$(wildcard packages/*/pyproject.toml))
@@ -119,6 +121,16 @@ test-versions: $(TOOLS) ## Smoke of every paper with the lowest and the newest v
 	@.ci/versions.sh lowest
 	@.ci/versions.sh newest
 
+$(DOCUMENTS): $(INSTALLED)
+	@echo "Installing what builds the docs."
+	@$(PIP) "./shared[docs]"
+	@touch $@
+
+.PHONY: docs
+docs: $(DOCUMENTS) ## Build the docs site into site/, offline; no link may be broken
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict $(ARGS)
+	@echo "Open site/index.html."
+
 .PHONY: dist
 dist: $(INSTALLED) ## Build the wheels into dist/
 	@$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES)
@@ -126,5 +138,5 @@ dist: $(INSTALLED) ## Build the wheels into dist/
 
 .PHONY: clean
 clean: ## Remove .venv, dist/ and caches; runs/ stays
-	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find shared packages benchmarks tests -name __pycache__ -type d -prune -exec rm -rf {} +

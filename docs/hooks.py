@@ -36,7 +36,6 @@ ELSEWHERE = {
     "LICENSE": "LICENSE.txt",
     "README.md": "index.md",
 }
-_OWN = ("index.md",)  # pages of this folder that stand for a file elsewhere
 _LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 _FENCE = re.compile(r"^(```.*?^```)", re.MULTILINE | re.DOTALL)
 _WHOLE = TemporaryDirectory(prefix="coterie-docs-")  # gone when the process ends
@@ -62,8 +61,7 @@ def on_config(config: Any) -> Any:
 def on_files(files: Any, config: Any) -> Any:
     """Add the cards, the pages of the repository's top folder, and the reference."""
     for source, page in ELSEWHERE.items():
-        if page not in _OWN:
-            files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for page, text in reference().items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -92,7 +90,7 @@ def _moved(link: re.Match[str], page: str) -> str:
     before, target, after = link.groups()
     if re.match(r"\w+:|/", target):
         return link[0]
-    back = {there: source for source, there in ELSEWHERE.items() if there not in _OWN}
+    back = {there: source for source, there in ELSEWHERE.items()}
     source = back.get(page, f"docs/{page}")
     there = normpath(str(PurePosixPath(source).parent / target))
     found = ELSEWHERE.get(there, there.removeprefix("docs/") if there.startswith("docs/") else None)
