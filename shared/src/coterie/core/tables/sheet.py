@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Panel, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import Values, known
 from coterie.core.tables.study import Study
