@@ -184,13 +184,14 @@ def in_thousands(axis: Any, unit: str = "") -> None:
     axis.set_major_formatter(EngFormatter(unit=unit))
 
 
-def mark_point(axes: Any, at: tuple[float, float], text: str, surface: Surface) -> None:
-    """Mark a point of a line by a ring, and write beside it."""
+def mark_point(axes: Any, at: tuple[float, float], surface: Surface) -> None:
+    """Mark a point of a line by a ring."""
     axes.plot(*at, "o", markersize=7, markerfacecolor="none", color=surface.ink, zorder=5)
-    axes.annotate(
-        text, at, xytext=(0, -9), textcoords="offset points", va="top", ha="center",
-        fontsize=SMALL, color=surface.ink,
-    )  # fmt: skip
+
+
+def wrap(text: str, letters: int) -> str:
+    """Break a text into lines of so many letters."""
+    return "\n".join(textwrap.wrap(text, letters))
 
 
 def in_rows(count: int, most: int) -> list[int]:
@@ -231,7 +232,7 @@ def grid(figure: Any, counts: Sequence[int], heights: Sequence[float]) -> list[A
 
 def heading(figure: Any, text: str) -> None:
     """Write the title of a figure; a $ in it is one of a name, not of a formula."""
-    folded = "\n".join(textwrap.wrap(text, 92))
+    folded = wrap(text, 92)
     figure.suptitle(
         folded, x=0.008, ha="left", fontsize=TEXT + 1, fontweight="bold", parse_math=False
     )
@@ -239,7 +240,7 @@ def heading(figure: Any, text: str) -> None:
 
 def small_print(figure: Any, lines: Sequence[str]) -> None:
     """Write lines below a figure."""
-    folded = "\n".join("\n".join(textwrap.wrap(line, _LETTERS)) for line in lines)
+    folded = "\n".join(wrap(line, _LETTERS) for line in lines)
     if folded:
         figure.supxlabel(folded, x=0.008, ha="left", fontsize=SMALL, parse_math=False)
 
@@ -283,7 +284,7 @@ def draw_line(
 def name_end(axes: Any, name: str, end: tuple[float, float], look: Look, surface: Surface) -> None:
     """Write a name to the right of a plot at the height of a line's end; see `settle`."""
     axes.annotate(
-        "\n".join(textwrap.wrap(name, 20)),
+        wrap(name, 20),
         end,
         xytext=(1.02, 0.5),
         textcoords="axes fraction",

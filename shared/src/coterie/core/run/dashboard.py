@@ -31,13 +31,12 @@ from coterie.core.style import (
     WIDTH,
     draw_line,
     few_ticks,
-    grid,
     heading,
     in_rows,
     in_thousands,
     mark_point,
     series,
-    words_above,
+    wrap,
     write_beside,
 )
 
@@ -47,7 +46,9 @@ if TYPE_CHECKING:
 Table = Mapping[str, NDArray[np.float64]]
 """Columns of ``metrics.csv`` by name, NaN where a cell is empty."""
 COLUMNS = 3
-_FIRST, _OTHERS = 2.9, 2.0  # inches that a row is high
+# Inches: of a title, of rows, of the numbers left of a plot and the names right of it, of a letter.
+_TITLE, _FIRST, _OTHERS, _NUMBERS, _NAMES, _LETTER = 0.3, 3.1, 2.3, 0.7, 0.95, 0.085
+_MOST_BLOCKS = 6
 
 
 def sections() -> dict[str, tuple[Panel, ...]]:
@@ -149,20 +150,47 @@ def drawing(
 
     def draw(figure_class: Any, surface: Surface) -> Any:
         counts = [1, *in_rows(len(chosen) - 1, COLUMNS)]
-        heights = [_FIRST, *[_OTHERS] * (len(counts) - 1)]
-        figure = figure_class(figsize=(WIDTH, sum(heights) + 0.4), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.06, h_pad=0.06)
+        figure = figure_class(figsize=(WIDTH, _FIRST + _OTHERS * (len(counts) - 1) + _TITLE))
         heading(figure, words)
-        for number, (ax, panel) in enumerate(
-            zip(grid(figure, counts, heights), chosen, strict=True)
-        ):
-            _draw(ax, panel, table, surface, blocks=number == 0)
-            _label(ax, panel, keys, surface)
+        places = _places(counts, [len(_measured(table, panel)) > 1 for panel in chosen])
+        for panel, place in zip(chosen, places, strict=True):
+            ax = figure.add_axes(_share(place, figure.get_size_inches()))
+            _draw(ax, panel, table, surface)
+            _label(ax, panel, keys)
             if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
                 _mark(ax, table, monitor, results or {}, surface)
+            shown = ax.get_title()
+            ax.set_title(wrap(shown, int(place[2] / _LETTER)), parse_math=False)
         return figure
 
     return draw
+
+
+def _places(counts: Sequence[int], named: Sequence[bool]) -> list[tuple[float, ...]]:
+    """Left, top, width and height of plots in inches, in rows that are all full.
+
+    Matplotlib's own layouts draw every text once more to find its size: a second for thirty plots.
+
+    Args:
+        counts: plots in each row.
+        named: whether a plot has names at the ends of its lines.
+    """
+    found: list[tuple[float, ...]] = []
+    top = _TITLE
+    for row, count in enumerate(counts):
+        high = _OTHERS if row else _FIRST
+        for column in range(count):
+            right = _NAMES if named[len(found)] else 0.2
+            left = column * WIDTH / count + _NUMBERS
+            found.append((left, top + 0.5, WIDTH / count - _NUMBERS - right, high - 1.0))
+        top += high
+    return found
+
+
+def _share(place: tuple[float, ...], size: tuple[float, float]) -> tuple[float, ...]:
+    """The same as shares of a figure, from its lower left corner."""
+    (left, top, wide, high), (width, height) = place, size
+    return left / width, 1 - (top + high) / height, wide / width, high / height
 
 
 def titled(settings: Any) -> str:
@@ -247,7 +275,7 @@ def _is_point(table: Table, panel: Panel) -> bool:
     return any(np.count_nonzero(~np.isnan(table[key])) == 1 for key in _measured(table, panel))
 
 
-def _draw(ax: Axes, panel: Panel, table: Table, surface: Surface, blocks: bool) -> None:
+def _draw(ax: Axes, panel: Panel, table: Table, surface: Surface) -> None:
     keys = _measured(table, panel)
     chosen = series([panel.name_of(key) for key in keys])
     for place, key in enumerate(keys):
@@ -255,23 +283,19 @@ def _draw(ax: Axes, panel: Panel, table: Table, surface: Surface, blocks: bool) 
         known = ~(np.isnan(x) | np.isnan(y))
         look = replace(chosen[name], named=len(keys) > 1 and place < MOST_LABELLED)
         draw_line(ax, x[known].tolist(), y[known].tolist(), look, name, surface)
-    starts = table[panel.x][1:][np.diff(table["block"]) > 0]
-    numbers = table["block"][1:][np.diff(table["block"]) > 0]
-    for start, number in zip(starts, numbers, strict=True):
+    for start in table[panel.x][1:][np.diff(table["block"]) > 0]:
         ax.axvline(start, color=surface.faint, linewidth=0.8, zorder=0)
-        if blocks:
-            write_beside(ax, start, f"block {number:.0f}", 1.0, readable(RIVALS, surface))
 
 
-def _label(ax: Axes, panel: Panel, keys: Sequence[MetricKey], surface: Surface) -> None:
+def _label(ax: Axes, panel: Panel, keys: Sequence[MetricKey]) -> None:
     """Write title, names and units; rounds are whole."""
-    words_above(ax, panel.title, {}, surface)
+    ax.set_title(panel.title)
     of_x = documented(panel.x, keys)
     ax.set_xlabel("round" if panel.x == X_AXIS or of_x is None else _first_words(of_x))
     for axis, key in ((ax.xaxis, panel.x), (ax.yaxis, panel.keys[0])):
         found = documented(key, keys)
         unit = found.unit if found else "1"
-        few_ticks(axis, whole=key == X_AXIS, most=4)
+        few_ticks(axis, whole=key == X_AXIS, most=4 if axis is ax.yaxis or key == X_AXIS else 3)
         if unit == "bytes":
             in_thousands(axis, "B")
         elif key != X_AXIS and max(map(abs, axis.get_view_interval())) >= 1e4:
@@ -288,10 +312,23 @@ def _first_words(key: MetricKey) -> str:
 def _mark(
     ax: Axes, table: Table, monitor: Monitor, results: Mapping[str, float], surface: Surface
 ) -> None:
-    """Mark the best round of every block, and write its test beside it."""
-    name = monitor.key.removeprefix(VALIDATION)
-    for row in best_rounds(table, monitor):
-        block, at = int(table["block"][row]), (table[X_AXIS][row], table[monitor.key][row])
+    """Mark the best round of every block, and write its test above."""
+    best = {int(table["block"][row]): row for row in best_rounds(table, monitor)}
+    for row in best.values():
+        mark_point(ax, (table[X_AXIS][row], table[monitor.key][row]), surface)
+    name, blocks = monitor.key.removeprefix(VALIDATION), np.unique(table["block"]).astype(int)
+    said = {}
+    for block, row in best.items():
         tested = results.get(f"test/block{block}/{name}", results.get(f"test/{name}"))
-        said = f"round {at[0]:.0f}" + (f": test {tested:.4f}" if tested is not None else "")
-        mark_point(ax, at, said, surface)
+        said[block] = [f"round {table[X_AXIS][row]:.0f}"]
+        said[block] += [f"test {tested:.4f}"] if tested is not None else []
+    if len(blocks) == 1:
+        found = [f"best in {', '.join(words)}" for words in said.values()]
+        ax.set_title("; ".join([ax.get_title(), *found]))
+    elif len(blocks) <= _MOST_BLOCKS:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + 0.4 * (high - low))  # room for words
+        for block in blocks:
+            start = table[X_AXIS][table["block"] == block].min()
+            words = "\n".join([f"block {block}", *said.get(block, [])])
+            write_beside(ax, start, words, 1.0, readable(RIVALS, surface))
