@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import dashboard
 from coterie.core.settings.configuration import configure
-from coterie.core.tables import plots
+from coterie.core.tables import pictures
 from coterie.page.paper import PAPER
 from coterie.page.tables import figures, make_table, properties, skew, study
 from coterie.page.tables import properties as dial
@@ -36,7 +36,7 @@ def out(tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
     """For reports of which nobody looks at the figure."""
-    monkeypatch.setattr(plots, "draw_png", lambda *_, **__: False)
+    monkeypatch.setattr(pictures, "draw_files", lambda *_, **__: [])
 
 
 @pytest.fixture

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.files import replacing
+from coterie.core.labels import settle
 from coterie.core.palette import DARK, LIGHT, Surface
 from coterie.core.registry.papers import heavy
-from coterie.core.style import DPI, settle, styled
+from coterie.core.style import DPI, styled
 
 logger = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal
 
+from coterie.core.labels import name_end
 from coterie.core.palette import BEST, OURS, RIVALS, SERIES, Surface, mixed, readable
 
 WIDTH = 8.9
@@ -24,8 +24,7 @@ DPI = 192
 """Two pixels for each of a usual screen."""
 MOST_LABELLED = 5
 _MOST_BANDS = 3
-_LETTERS = 108  # of a line of small print
-_END = "name at the end of a line"
+_LETTERS, _NAME = 108, 20  # of a line of small print, and of a name
 
 
 Better = Literal["higher", "lower", ""]
@@ -278,32 +277,8 @@ def draw_line(
         zorder=2 + look.width,
     )
     if look.named and known:
-        name_end(axes, name, known[-1], look, surface)
-
-
-def name_end(axes: Any, name: str, end: tuple[float, float], look: Look, surface: Surface) -> None:
-    """Write a name to the right of a plot at the height of a line's end; see `settle`."""
-    axes.annotate(
-        wrap(name, 20),
-        end,
-        xytext=(1.02, 0.5),
-        textcoords="axes fraction",
-        annotation_clip=False,
-        va="center",
-        ha="left",
-        fontsize=SMALL,
-        fontweight="bold" if look.width >= 2 else "normal",
-        color=readable(look.colour, surface),
-        gid=_END,
-        parse_math=False,
-        arrowprops={
-            "arrowstyle": "-",
-            "color": mixed(look.colour, surface.ground, 0.6),
-            "linewidth": 0.6,
-            "shrinkA": 0,
-            "shrinkB": 0,
-        },
-    )
+        colours = readable(look.colour, surface), mixed(look.colour, surface.ground, 0.6)
+        name_end(axes, wrap(name, _NAME), known[-1], *colours, size=SMALL, bold=look.width >= 2)
 
 
 def write_beside(axes: Any, x: float, text: str, height: float, colour: str) -> None:
@@ -345,69 +320,6 @@ def words_above(axes: Any, title: str, found: Mapping[str, Look], surface: Surfa
                 bbox_transform=axes.transAxes,
             )
         )
-
-
-def settle(figure: Any) -> None:
-    """Lay a figure out for good, and move the names at the ends of lines apart."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    engine = figure.get_layout_engine()
-    if engine is not None:
-        engine.execute(figure)
-        figure.set_layout_engine("none")
-    for axes in figure.axes:
-        labels = [text for text in axes.texts if text.get_gid() == _END]
-        if labels:
-            _move_apart(axes, labels, renderer)
-
-
-def _move_apart(axes: Any, labels: Sequence[Any], renderer: Any) -> None:
-    box = axes.get_window_extent(renderer)
-    ends = [float(axes.transData.transform(one.xy)[1]) for one in labels]
-    order = sorted(range(len(labels)), key=lambda place: ends[place])
-    heights = [_height(labels[place], renderer) for place in order]
-    wanted = [min(max(ends[place], box.y0), box.y1) for place in order]
-    for place, y in zip(order, apart(wanted, heights, box.y0, box.y1), strict=True):
-        labels[place].set_position((1.02, (y - box.y0) / box.height))
-
-
-def _height(label: Any, renderer: Any) -> float:
-    from matplotlib.text import Text
-
-    return float(Text.get_window_extent(label, renderer).height) + 2.0
-
-
-def apart(
-    wanted: Sequence[float], heights: Sequence[float], low: float, high: float
-) -> list[float]:
-    """Move labels apart by as little as may be (least squares, pool adjacent violators).
-
-    Args:
-        wanted: ascending middles.
-        heights: of the labels.
-        low: the lowest that a middle may be.
-        high: the highest, where there is room for all.
-
-    Returns:
-        Middles of labels that do not overlap.
-
-    Example:
-        >>> apart([0.0, 1.0, 50.0], [10.0, 10.0, 10.0], -100.0, 100.0)
-        [-4.5, 5.5, 50.0]
-    """
-    steps = [0.0]
-    for below, above in pairwise(heights):
-        steps.append(steps[-1] + (below + above) / 2)
-    pools: list[list[float]] = []  # of neighbours that touch: sum and number of what they want
-    for want, step in zip(wanted, steps, strict=True):
-        pools.append([want - step, 1.0])
-        while len(pools) > 1 and pools[-2][0] / pools[-2][1] > pools[-1][0] / pools[-1][1]:
-            total, count = pools.pop()
-            pools[-1] = [pools[-1][0] + total, pools[-1][1] + count]
-    flat = [total / count for total, count in pools for _ in range(int(count))]
-    top = max(low, high - steps[-1])
-    return [min(max(z, low), top) + step for z, step in zip(flat, steps, strict=True)]
 
 
 def _ranked(ends: Mapping[str, float], better: Better) -> list[str]:

@@ -73,8 +73,8 @@ def compare(
             bar.done(name)
     start = done.pop("base").history[0][monitor.key]
     tests = {name: tested(run, monitor) for name, run in done.items()}
-    title = f"MTAL beside joint and separate models: {settings.data.name}, organisations that "
-    title += f"share {settings.data.align}s by {settings.data.domains}, seed {settings.seed}"
+    title = f"MTAL beside joint and separate models: {settings.data.name}, {settings.data.align}s "
+    title += f"in common, by {settings.data.domains}, seed {settings.seed}"
     plot_panels([panel(module, monitor, start, tests)], title, folder / FILE)
     metric = _SHORT[monitor.key.removeprefix("eval/")]
     said = [f"{name} {value:.4f}" for name, value in tests.items()]

@@ -33,7 +33,7 @@ KEYS = (
 PANELS = (
     Panel("Recall on validation", ("eval/recall@10", "eval/recall@20")),
     Panel("NDCG on validation", ("eval/ndcg@10", "eval/ndcg@20")),
-    Panel("Imbalance between clients, (best - worst) / worst", ("pplr/imbalance",)),
+    Panel("Imbalance of clients: (best - worst) / worst", ("pplr/imbalance",)),
     Panel(
         "Mixing: similarity to peers s, warm-up w",
         ("pplr/similarity", "pplr/warmup"),

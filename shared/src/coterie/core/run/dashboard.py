@@ -145,22 +145,22 @@ def drawing(
     chosen = _panels(table, paper, monitor)
     if not chosen:
         return None
-    words = ", ".join(filter(None, (title, f"run {run_folder.name}")))
+    name = ", ".join(filter(None, (title, f"run {run_folder.name}")))
     keys = (*KEYS, *(paper.keys if paper else ()))
 
     def draw(figure_class: Any, surface: Surface) -> Any:
         counts = [1, *in_rows(len(chosen) - 1, COLUMNS)]
         figure = figure_class(figsize=(WIDTH, _FIRST + _OTHERS * (len(counts) - 1) + _TITLE))
-        heading(figure, words)
-        places = _places(counts, [len(_measured(table, panel)) > 1 for panel in chosen])
-        for panel, place in zip(chosen, places, strict=True):
+        heading(figure, name)
+        named = [len(_measured(table, panel)) > 1 for panel in chosen]
+        for panel, place, wide in zip(chosen, _places(counts, named), _widths(counts), strict=True):
             ax = figure.add_axes(_share(place, figure.get_size_inches()))
             _draw(ax, panel, table, surface)
             _label(ax, panel, keys)
             if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
                 _mark(ax, table, monitor, results or {}, surface)
-            shown = ax.get_title()
-            ax.set_title(wrap(shown, int(place[2] / _LETTER)), parse_math=False)
+            words = wrap(ax.get_title("left"), int((wide - _NUMBERS) / _LETTER))
+            ax.set_title(words, loc="left", parse_math=False)
         return figure
 
     return draw
@@ -182,9 +182,14 @@ def _places(counts: Sequence[int], named: Sequence[bool]) -> list[tuple[float, .
         for column in range(count):
             right = _NAMES if named[len(found)] else 0.2
             left = column * WIDTH / count + _NUMBERS
-            found.append((left, top + 0.5, WIDTH / count - _NUMBERS - right, high - 1.0))
+            found.append((left, top + 0.45, WIDTH / count - _NUMBERS - right, high - 0.95))
         top += high
     return found
+
+
+def _widths(counts: Sequence[int]) -> list[float]:
+    """Inches that each plot has with its numbers and names."""
+    return [WIDTH / count for count in counts for _ in range(count)]
 
 
 def _share(place: tuple[float, ...], size: tuple[float, float]) -> tuple[float, ...]:
@@ -289,7 +294,7 @@ def _draw(ax: Axes, panel: Panel, table: Table, surface: Surface) -> None:
 
 def _label(ax: Axes, panel: Panel, keys: Sequence[MetricKey]) -> None:
     """Write title, names and units; rounds are whole."""
-    ax.set_title(panel.title)
+    ax.set_title(panel.title, loc="left")
     of_x = documented(panel.x, keys)
     ax.set_xlabel("round" if panel.x == X_AXIS or of_x is None else _first_words(of_x))
     for axis, key in ((ax.xaxis, panel.x), (ax.yaxis, panel.keys[0])):
@@ -324,8 +329,10 @@ def _mark(
         said[block] += [f"test {tested:.4f}"] if tested is not None else []
     if len(blocks) == 1:
         found = [f"best in {', '.join(words)}" for words in said.values()]
-        ax.set_title("; ".join([ax.get_title(), *found]))
-    elif len(blocks) <= _MOST_BLOCKS:
+        ax.set_title("; ".join([ax.get_title("left"), *found]), loc="left")
+    elif best:
+        ax.set_title(f"{ax.get_title('left')}; ring: best round of a block", loc="left")
+    if 1 < len(blocks) <= _MOST_BLOCKS:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.4 * (high - low))  # room for words
         for block in blocks:

@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from coterie.core.errors import UserError
 from coterie.core.figures import draw_files
 from coterie.core.files import write_text, writing
@@ -43,13 +45,14 @@ def plot_panels(
     Raises:
         UserError: the files cannot be written.
     """
+    kinds = [{"kind": type(panel).__name__, **_written(panel)} for panel in panels]
+    kept = [_read(panel) for panel in kinds]  # what is drawn is what is in the file
 
     def draw(figure_class: Any, surface: Surface) -> Any:
-        return laid_out(figure_class, panels, title, columns, surface)
+        return laid_out(figure_class, kept, title, columns, surface)
 
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        kinds = [{"kind": type(panel).__name__, **_written(panel)} for panel in panels]
         about = {"title": title, "columns": columns, "panels": kinds}
         write_text(path.with_suffix(NUMBERS), json.dumps(about, ensure_ascii=False) + "\n")
         return path if draw_files(path, draw, dark=True) else None
@@ -144,6 +147,7 @@ def _notes(panels: Sequence[Panel]) -> list[str]:
 # The numbers of a picture as JSON: a mark tells what a list of numbers is.
 
 _KINDS = (Curves, Lines, Dots, Differences, Heat, Histogram)
+_PLAIN = {"values", "cells"}
 _MARKS = {"@spread": Spread, "@comparison": Comparison, "@roles": Roles}
 
 
@@ -169,6 +173,8 @@ def _written(value: Any) -> Any:
 def _read(panel: dict[str, Any]) -> Panel:
     kinds: dict[str, Callable[..., Panel]] = {kind.__name__: kind for kind in _KINDS}
     given = {name: _value(part) for name, part in panel.items() if name != "kind"}
+    for name in _PLAIN & given.keys():  # JSON has no word for NaN
+        given[name] = np.array(given[name], dtype=float).tolist()
     return kinds[panel["kind"]](**given)
 
 
