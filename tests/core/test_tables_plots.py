@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from benchmarks.figures import FIGURES
+from benchmarks.figures import main as redraw_all
 from coterie.core import figures
 from coterie.core.errors import UserError
 from coterie.core.palette import BEST, LIGHT, OURS, RIVALS
@@ -14,7 +16,7 @@ from coterie.core.style import WIDTH, Roles
 from coterie.core.tables.dots import Differences, Dots
 from coterie.core.tables.grids import Heat, Histogram
 from coterie.core.tables.paired import compare, spread
-from coterie.core.tables.pictures import laid_out, plot_panels, redraw
+from coterie.core.tables.pictures import _read, laid_out, plot_panels, redraw
 from coterie.core.tables.plots import SHARE, Curve, Curves, Lines
 
 pytestmark = pytest.mark.usefixtures("drawn_anew")
@@ -260,3 +262,30 @@ def test_numbers_are_plain_json(tmp_path):
     text = (tmp_path / "a.panels.json").read_text()
     found = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert found["panels"][0]["cells"] == [[1.0, 2.0], [3.0, None]]
+
+
+def test_pictures_of_the_documentation_are_drawn_again(tmp_path, capsys):
+    numbers = tmp_path / "b.panels.json"
+    plot_panels([HEAT], "t", tmp_path / "b.png")
+    (tmp_path / "b.png").unlink()
+    assert redraw_all([str(numbers)]) == 0
+    assert (tmp_path / "b.png").read_bytes().startswith(b"\x89PNG")
+    assert capsys.readouterr().out == f"{tmp_path / 'b.png'}\n"
+    assert redraw_all([str(tmp_path / "c.panels.json")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("numbers", sorted(FIGURES.glob("*.panels.json")), ids=lambda one: one.stem)
+def test_numbers_of_the_documentation_have_their_pictures(numbers):
+    about = json.loads(numbers.read_text())
+    title, stem = about["title"], numbers.name.removesuffix(".panels.json")
+    assert [(FIGURES / f"{stem}{end}").is_file() for end in (".png", ".svg", "-dark.svg")] == [
+        True
+    ] * 3
+    assert "@" not in title
+    figure = figures._made(
+        Figure,
+        lambda made, on: laid_out(made, [_read(p) for p in about["panels"]], title, None, on),
+        LIGHT,
+    )
+    assert figure.get_suptitle().replace("\n", " ") == title

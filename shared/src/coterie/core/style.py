@@ -24,7 +24,7 @@ DPI = 192
 """Two pixels for each of a usual screen."""
 MOST_LABELLED = 5
 _MOST_BANDS = 3
-_LETTERS, _NAME = 108, 20  # of a line of small print, and of a name
+_LETTERS = 108  # of a line of small print
 
 
 Better = Literal["higher", "lower", ""]
@@ -188,9 +188,9 @@ def mark_point(axes: Any, at: tuple[float, float], surface: Surface) -> None:
     axes.plot(*at, "o", markersize=7, markerfacecolor="none", color=surface.ink, zorder=5)
 
 
-def wrap(text: str, letters: int) -> str:
-    """Break a text into lines of so many letters."""
-    return "\n".join(textwrap.wrap(text, letters))
+def wrap(text: str, letters: int, lines: int | None = None) -> str:
+    """Break a text into lines of so many letters, and cut it after some."""
+    return "\n".join(textwrap.wrap(text, letters, max_lines=lines, placeholder=" …"))
 
 
 def in_rows(count: int, most: int) -> list[int]:
@@ -252,6 +252,7 @@ def draw_line(
     name: str,
     surface: Surface,
     dots: bool = False,
+    letters: int = 20,
 ) -> None:
     """Draw a line with its name at its end, if it is to be named.
 
@@ -263,6 +264,7 @@ def draw_line(
         name: of the line.
         surface: that is drawn on.
         dots: whether each point is marked.
+        letters: of a line of its name.
     """
     known = [(a, b) for a, b in zip(x, y, strict=True) if math.isfinite(b)]
     axes.plot(
@@ -278,7 +280,7 @@ def draw_line(
     )
     if look.named and known:
         colours = readable(look.colour, surface), mixed(look.colour, surface.ground, 0.6)
-        name_end(axes, wrap(name, _NAME), known[-1], *colours, size=SMALL, bold=look.width >= 2)
+        name_end(axes, wrap(name, letters), known[-1], *colours, size=SMALL, bold=look.width >= 2)
 
 
 def write_beside(axes: Any, x: float, text: str, height: float, colour: str) -> None:

@@ -49,6 +49,8 @@ COLUMNS = 3
 # Inches: of a title, of rows, of the numbers left of a plot and the names right of it, of a letter.
 _TITLE, _FIRST, _OTHERS, _NUMBERS, _NAMES, _LETTER = 0.3, 3.1, 2.3, 0.7, 0.95, 0.085
 _MOST_BLOCKS = 6
+_NAME = 12  # letters of a line of a name
+_NOISE = 1e-12
 
 
 def sections() -> dict[str, tuple[Panel, ...]]:
@@ -159,7 +161,7 @@ def drawing(
             _label(ax, panel, keys)
             if monitor is not None and monitor.key in panel.keys and panel.x == X_AXIS:
                 _mark(ax, table, monitor, results or {}, surface)
-            words = wrap(ax.get_title("left"), int((wide - _NUMBERS) / _LETTER))
+            words = wrap(ax.get_title("left"), int((wide - _NUMBERS) / _LETTER), 2)
             ax.set_title(words, loc="left", parse_math=False)
         return figure
 
@@ -270,9 +272,11 @@ def _measured(table: Table, panel: Panel) -> list[str]:
 
 
 def _changes(table: Table, panel: Panel) -> bool:
-    """Whether there is a curve that is not flat but for rounding."""
+    """Whether there is a curve that is neither flat nor zero but for rounding."""
     values = [table[key][~np.isnan(table[key])] for key in _measured(table, panel)]
-    return any(len(some) > 1 and np.ptp(some) > 1e-6 * np.abs(some).max() for some in values)
+    return any(
+        len(some) > 1 and np.ptp(some) > max(_NOISE, 1e-6 * np.abs(some).max()) for some in values
+    )
 
 
 def _is_point(table: Table, panel: Panel) -> bool:
@@ -287,7 +291,7 @@ def _draw(ax: Axes, panel: Panel, table: Table, surface: Surface) -> None:
         x, y, name = table[panel.x], table[key], panel.name_of(key)
         known = ~(np.isnan(x) | np.isnan(y))
         look = replace(chosen[name], named=len(keys) > 1 and place < MOST_LABELLED)
-        draw_line(ax, x[known].tolist(), y[known].tolist(), look, name, surface)
+        draw_line(ax, x[known].tolist(), y[known].tolist(), look, name, surface, letters=_NAME)
     for start in table[panel.x][1:][np.diff(table["block"]) > 0]:
         ax.axvline(start, color=surface.faint, linewidth=0.8, zorder=0)
 

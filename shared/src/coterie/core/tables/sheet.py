@@ -91,8 +91,15 @@ class Sheet(Generic[T]):
         title = f"{which}, {study.data}: {what}" + (f", {study.n_seeds}" if seeds else "")
         file = study.file(which.lower().replace(" ", ""))
         if panels:
-            image = plot_panels(panels, title, study.folder / f"{file}.png", columns)
+            path = study.folder / f"{file}.png"
+            image = plot_panels(panels, self._caption(what, seeds), path, columns)
         return Report(file, title, self.rows, self.lines, self.notes, image)
+
+    def _caption(self, what: str, seeds: bool) -> str:
+        """Say what a picture shows, and of which paper and data."""
+        study = self.study
+        about = [study.paper.name, study.data, *([study.n_seeds] if seeds else [])]
+        return f"{what[:1].upper()}{what[1:]} ({', '.join(about)})"
 
 
 def cell(values: Values, paper: float | None = None, digits: int = 4, scale: float = 1.0) -> str:
