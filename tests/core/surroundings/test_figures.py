@@ -82,7 +82,7 @@ def test_a_picture_is_png_and_svg_and_the_same_each_time(tmp_path):
 
 def test_settings_of_matplotlib_are_neither_read_nor_changed(tmp_path):
     draw_files(tmp_path / "a.png", bars)
-    with matplotlib.rc_context({"font.size": 30, "axes.facecolor": "red", "savefig.dpi": 10}):
+    with matplotlib.rc_context({"axes.facecolor": "red", "axes.grid": True, "savefig.dpi": 10}):
         before = dict(matplotlib.rcParams)
         draw_files(tmp_path / "b.png", bars)
         assert dict(matplotlib.rcParams) == before

@@ -274,9 +274,7 @@ def _measured(table: Table, panel: Panel) -> list[str]:
 def _changes(table: Table, panel: Panel) -> bool:
     """Whether there is a curve that is neither flat nor zero but for rounding."""
     values = [table[key][~np.isnan(table[key])] for key in _measured(table, panel)]
-    return any(
-        len(some) > 1 and np.ptp(some) > max(_NOISE, 1e-6 * np.abs(some).max()) for some in values
-    )
+    return any(np.ptp(some) > max(_NOISE, 1e-6 * np.abs(some).max()) for some in values)
 
 
 def _is_point(table: Table, panel: Panel) -> bool:
