@@ -79,8 +79,8 @@ def plot_regrets(certificate: Certificate, path: Path) -> Path | None:
     if certificate.follower.gain.known:
         marks["follower"] = 100.0 * certificate.follower.gain.relative
     panel = Histogram("regret (% of what the player gets in a stage)", shares, "leaders", marks)
-    said = "certified: no leader" if certificate.holds else "refused: some leader"
-    return plot_panels([panel], f"Equilibrium {said} gains more than the tolerance", path)
+    said = "certified" if certificate.holds else "refused"
+    return plot_panels([panel], f"Equilibrium {said}: what leaders would gain by another move", path)
 
 
 def _view(certificate: Certificate) -> list[dict[str, Any]]:
