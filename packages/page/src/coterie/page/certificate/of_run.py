@@ -80,7 +80,8 @@ def plot_regrets(certificate: Certificate, path: Path) -> Path | None:
         marks["follower"] = 100.0 * certificate.follower.gain.relative
     panel = Histogram("regret (% of what the player gets in a stage)", shares, "leaders", marks)
     said = "certified" if certificate.holds else "refused"
-    return plot_panels([panel], f"Equilibrium {said}: what leaders would gain by another move", path)
+    title = f"Equilibrium {said}: what leaders would gain by another move"
+    return plot_panels([panel], title, path)
 
 
 def _view(certificate: Certificate) -> list[dict[str, Any]]:
