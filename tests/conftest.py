@@ -65,13 +65,12 @@ class DrawnOnce(Figure):
 
     pictures: ClassVar[Path]
 
-    def savefig(self, fname: Any, *, dpi: float, **options: Any) -> None:
+    def savefig(self, fname: Any, *, format: str, **options: Any) -> None:
         """Write the picture, or the first one that looks much like it."""
-        wide, _ = self.get_size_inches()
-        picture = self.pictures / f"{wide:.1f}-{dpi}-{len(self.axes)}.png"
+        picture = self.pictures / f"{len(self.axes)}.{format}"
         if not picture.exists():
             image = io.BytesIO()
-            super().savefig(image, dpi=dpi, **options)
+            super().savefig(image, format=format, **options)
             write_bytes(picture, image.getvalue())
         fname.write(picture.read_bytes())
 

@@ -33,7 +33,8 @@ from coterie.continual.settings import Settings, resolve
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Lines, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import Lines
 from coterie.core.tensors.device import CPU, choose_device
 
 _LARGE = 100_000

@@ -127,7 +127,7 @@ def test_curves_have_round_0_and_lines_go_across():
     plan = ablation(GENRES, Settings())
     results = {name: [run(0.9, 0.8, 0.85)] for name in plan.variants}
     results |= {name: [run(0.7, 0.6)] for name in plan.lines} | {"base model": [run(1.0)]}
-    found = figures.panel(plan, results, legend=True).curves
+    found = figures.panel(plan, results).curves
     assert list(found["η 0.1"].x) == [0, 1, 2, 3]
     assert [point.mean for point in found["η 0.1"].y] == [1.0, 0.9, 0.8, 0.85]
     assert list(found["Joint AAE"].x) == [0, 3]

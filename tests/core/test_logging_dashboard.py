@@ -11,12 +11,13 @@ import yaml
 from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
+from coterie.core import figures
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.registry.papers import find_paper, papers
 from coterie.core.run import dashboard
-from coterie.core.run.dashboard import render
+from coterie.core.run.dashboard import drawing, render
 
 pytestmark = pytest.mark.usefixtures("drawn_anew")
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,20 +69,24 @@ def run_folder(tmp_path):
 
 
 def test_curves_are_drawn_from_the_csv(run_folder):
-    [path] = render(run_folder, F3CREC, NDCG)
-    assert path == run_folder / "curves.png"
-    image = imread(path)
+    paths = render(run_folder, F3CREC, NDCG)
+    assert paths == [run_folder / "curves.png", run_folder / "curves.svg"]
+    image = imread(paths[0])
     assert image.shape[0] > 400
     assert image.shape[1] > 1000
     assert np.unique(image.reshape(-1, image.shape[-1]), axis=0).shape[0] > 20
-    assert sorted(p.name for p in run_folder.iterdir()) == ["curves.png", "metrics.csv"]
+    assert sorted(p.name for p in run_folder.iterdir()) == [
+        "curves.png",
+        "curves.svg",
+        "metrics.csv",
+    ]
 
 
 def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
     drawn = {}
 
-    def draw(ax, panel, table):
-        original(ax, panel, table)
+    def draw(ax, panel, table, surface):
+        original(ax, panel, table, surface)
         drawn[panel.title] = ax.get_lines()
 
     original = dashboard._draw
@@ -94,88 +99,111 @@ def test_lines_have_the_measured_points_only(run_folder, monkeypatch):
         "Training loss",
     ]
     curve = drawn["NDCG@20 against bytes sent"][0]
-    assert curve.get_xdata().tolist() == [500, 1000, 1500, 2000]
-    assert curve.get_ydata().tolist() == pytest.approx([0.05, 0.1, 0.15, 0.2])
+    assert list(curve.get_xdata()) == [500, 1000, 1500, 2000]
+    assert list(curve.get_ydata()) == pytest.approx([0.05, 0.1, 0.15, 0.2])
     block_start = drawn["Training loss"][1]
     assert list(block_start.get_xdata()) == [11, 11]
 
 
-def axes_of(monkeypatch, folder, *args):
+def axes_of(folder, *args):
     """Draw; give the axes by title, and the title of the figure."""
-    drawn, figures = {}, []
-    label = dashboard._label
-
-    def labelled(ax, panel, units):
-        label(ax, panel, units)
-        drawn[ax.get_title()] = ax
-        figures.append(ax.figure)
-
-    monkeypatch.setattr(dashboard, "_label", labelled)
-    render(folder, *args)
-    figures[0].canvas.draw()
-    return drawn, figures[0].get_suptitle()
+    figure = figures.shown(drawing(folder, *args))
+    return {ax.get_title("left").replace("\n", " "): ax for ax in figure.axes}, (
+        figure.get_suptitle()
+    )
 
 
-def test_what_a_run_is_chosen_by_comes_first_with_its_best_rounds(run_folder, monkeypatch):
-    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+def rings(ax):
+    """Where the best rounds are marked."""
+    found = [line for line in ax.get_lines() if line.get_markerfacecolor() == "none"]
+    return [(*line.get_xdata(), *line.get_ydata()) for line in found]
+
+
+def test_what_a_run_is_chosen_by_comes_first_with_its_best_rounds(run_folder):
+    results = {"test/block1/ndcg@20": 0.25}
+    drawn, _ = axes_of(run_folder, F3CREC, NDCG, "", results)
     title, ax = next(iter(drawn.items()))
-    assert title == "NDCG@20: mean and worst tenth"
-    [best] = [line for line in ax.get_lines() if line.get_label() == "best round"]
-    assert best.get_xdata().tolist() == [10, 20]
-    assert best.get_ydata().tolist() == pytest.approx([0.1, 0.2])
+    assert title == "NDCG@20: mean and worst tenth; ring: best round of a block"
+    assert rings(ax) == [(10, pytest.approx(0.1)), (20, pytest.approx(0.2))]
+    said = [text.get_text() for text in ax.texts]
+    assert said == ["block 0\nround 10", "block 1\nround 20\ntest 0.2500"]
 
 
-def test_a_measure_without_a_panel_gets_one_and_lower_may_be_better(run_folder, monkeypatch):
+def test_the_test_of_a_run_of_one_block_stands_in_the_title(run_folder):
+    table = pd.read_csv(run_folder / "metrics.csv").assign(block=0)
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(run_folder, F3CREC, NDCG, "", {"test/ndcg@20": 0.25})
+    assert next(iter(drawn)) == "NDCG@20: mean and worst tenth; best in round 20, test 0.2500"
+
+
+def test_a_measure_without_a_panel_gets_one_and_lower_may_be_better(run_folder):
     loss = Monitor("eval/rmse", lower_is_better=True)
     table = pd.read_csv(run_folder / "metrics.csv")
     table["eval/rmse"] = [3.0, 1.0, 2.0, 1.0, *[4.0] * 6, 9.0, 8.0, *[8.5] * 8]
     table.to_csv(run_folder / "metrics.csv", index=False)
-    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, loss)
+    drawn, _ = axes_of(run_folder, F3CREC, loss)
     title, ax = next(iter(drawn.items()))
-    assert title == "eval/rmse, by which rounds are chosen"
-    [best] = [line for line in ax.get_lines() if line.get_label() == "best round"]
-    assert best.get_xdata().tolist() == [2, 12]
+    assert title.startswith("rmse, by which rounds are chosen")
+    assert rings(ax) == [(2, 1.0), (12, 8.0)]
 
 
-def test_rounds_are_whole_bytes_have_a_unit_and_the_figure_says_what_it_is_of(
-    run_folder, monkeypatch
-):
-    drawn, title = axes_of(monkeypatch, run_folder, F3CREC, NDCG, "seed 7")
-    assert title == f"{run_folder.name}, seed 7"
+@pytest.mark.parametrize("name", papers())
+def test_what_a_paper_is_chosen_by_has_a_panel(name):
+    chosen_by = {"pplr": {"eval/recall@10"}, "mtal": {"eval/rmse", "eval/map@10"}}
+    chosen_by |= {"f3crec": {"eval/ndcg@20"}, "pf-msmtrec": {"eval/auc"}, "page": {"eval/accuracy"}}
+    panels = [panel for panel in find_paper(name).panels if panel.x == "round"]
+    assert chosen_by[name] <= {key for panel in panels for key in panel.keys}
+
+
+def test_rounds_are_whole_bytes_have_a_unit_and_the_figure_says_what_it_is_of(run_folder):
+    drawn, title = axes_of(run_folder, F3CREC, NDCG, "f3crec on sample, seed 7")
+    assert title == f"f3crec on sample, seed 7, run {run_folder.name}"
     for ax in drawn.values():
         ticks = [text.get_text() for text in ax.get_xticklabels() if text.get_text()]
         if ax.get_xlabel() == "round":
             assert all(float(tick.replace("\N{MINUS SIGN}", "-")).is_integer() for tick in ticks)
         else:
-            assert ax.get_xlabel() == "cost/up_bytes_total"
+            assert ax.get_xlabel() == "bytes sent by clients since the start"
             assert all(tick.endswith("B") for tick in ticks)
+        assert ax.get_legend() is None
 
 
-def test_what_never_changes_has_no_panel(run_folder, monkeypatch):
+def test_what_never_changes_has_no_panel(run_folder):
     table = pd.read_csv(run_folder / "metrics.csv")
     flat = {"fed/loss": np.linspace(0.5, 0.5 + 1e-9, 20), "fed/clients": 5, "fed/refused": 0}
     table.assign(**flat).to_csv(run_folder / "metrics.csv", index=False)
-    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+    drawn, _ = axes_of(run_folder, F3CREC, NDCG)
     assert "Items replayed by a client" in drawn
     assert "Training loss" not in drawn
     assert "Clients accepted and refused" not in drawn
 
 
-def test_measures_of_one_meaning_share_a_panel(run_folder, monkeypatch):
+def test_measures_of_one_meaning_share_a_panel(run_folder):
     table = pd.read_csv(run_folder / "metrics.csv")
-    for block, row in ((0, 9), (1, 19)):
-        table[f"valid/block{block}/ndcg@20"] = np.where(table.index == row, 0.1 + block, np.nan)
+    for block, row in ((0, 8), (1, 18)):
+        table[f"valid/block{block}/ndcg@20"] = np.where(
+            (table.index == row) | (table.index == row + 1), block + table.index / 10, np.nan
+        )
     table.to_csv(run_folder / "metrics.csv", index=False)
-    drawn, _ = axes_of(monkeypatch, run_folder, F3CREC, NDCG)
+    drawn, _ = axes_of(run_folder, F3CREC, NDCG)
     [ax] = [ax for title, ax in drawn.items() if title.startswith("validation NDCG@20")]
-    points = [line for line in ax.get_lines() if line.get_label().startswith("valid/")]
-    assert [(*line.get_xdata(), *line.get_ydata()) for line in points] == [(10, 0.1), (20, 1.1)]
+    lines = [line for line in ax.get_lines() if line.get_label().startswith("block")]
+    assert [list(line.get_xdata()) for line in lines] == [[9, 10], [19, 20]]
+    assert [list(line.get_ydata()) for line in lines] == [[0.8, 0.9], [2.8, 2.9]]
 
 
-def test_one_round_is_a_point(run_folder, monkeypatch):
+def test_single_points_have_no_panel_beside_curves(run_folder):
+    table = pd.read_csv(run_folder / "metrics.csv")
+    table["valid/block0/ndcg@20"] = np.where(table.index == 9, 0.1, np.nan)
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    drawn, _ = axes_of(run_folder, F3CREC, NDCG)
+    assert not [title for title in drawn if title.startswith("validation NDCG@20")]
+
+
+def test_one_round_is_a_point(run_folder):
     table = pd.read_csv(run_folder / "metrics.csv").head(1)
     table.to_csv(run_folder / "metrics.csv", index=False)
-    drawn, _ = axes_of(monkeypatch, run_folder)
+    drawn, _ = axes_of(run_folder)
     assert list(drawn) == ["Training loss", "f3crec/replay_size"]
 
 

@@ -18,8 +18,8 @@ from coterie.core.registry.papers import Paper
 from coterie.core.settings.configuration import Configuration, Given
 from coterie.core.settings.sections import DataSettings, RunSettings
 from coterie.core.tables.catalogue import Catalogue
+from coterie.core.tables.dots import Dots
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Bars
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tables.study import BackboneStudy, Study, fingerprint
@@ -212,7 +212,7 @@ def test_the_digest_of_data_tells_ratings_profiles_and_organisations():
 
 def test_a_figure_is_an_image_beside_its_numbers(tmp_path):
     study = study_of(tmp_path, seeds=(0,))
-    panel = Bars("y", {"small": {"own": spread([1.0, 2.0])}})
+    panel = Dots("y", {"small": {"own": spread([1.0, 2.0])}})
     report = Sheet(study).report("Figure 4", "toys", [panel])
     assert (report.name, report.title) == ("figure4-ml-100k", "Figure 4, ml-100k: toys, 1 seed")
     assert report.figure == study.folder / "figure4-ml-100k.png"

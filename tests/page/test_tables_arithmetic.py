@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from coterie.core.tables.means import mean_curve
 from coterie.core.tables.paired import contrasts, rank
-from coterie.core.tables.plots import mean_curve
 from coterie.core.tables.result import RunResult
 from coterie.page import published
 from coterie.page.tables.convergence import NEVER, final, reach, smoothed, stop, window

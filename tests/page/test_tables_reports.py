@@ -9,7 +9,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper
 from coterie.core.run import dashboard
 from coterie.core.settings.configuration import configure
-from coterie.core.tables import plots
+from coterie.core.tables import pictures
 from coterie.page.paper import PAPER
 from coterie.page.tables import figures, make_table, properties, skew, study
 from coterie.page.tables import properties as dial
@@ -36,7 +36,7 @@ def out(tmp_path_factory):
 @pytest.fixture
 def no_figures(monkeypatch):
     """For reports of which nobody looks at the figure."""
-    monkeypatch.setattr(plots, "draw_png", lambda *_, **__: False)
+    monkeypatch.setattr(pictures, "draw_files", lambda *_, **__: [])
 
 
 @pytest.fixture
@@ -396,8 +396,8 @@ def test_the_curves_of_a_run_show_accuracies_and_rewards(tmp_path, monkeypatch):
     drawn = {}
     original = dashboard._draw
 
-    def draw(ax, panel, table):
-        original(ax, panel, table)
+    def draw(ax, panel, table, surface):
+        original(ax, panel, table, surface)
         drawn[panel.title] = ax
 
     monkeypatch.setattr(dashboard, "_draw", draw)
@@ -405,4 +405,4 @@ def test_the_curves_of_a_run_show_accuracies_and_rewards(tmp_path, monkeypatch):
     assert {"Validation accuracy", "Test accuracy", "Accuracy against local steps"} < set(drawn)
     assert "Utilities of server and clients" in drawn
     steps = drawn["Accuracy against local steps"].get_lines()[0]
-    assert steps.get_xdata().tolist() == [100, 150, 300]
+    assert list(steps.get_xdata()) == [100, 150, 300]

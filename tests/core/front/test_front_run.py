@@ -215,7 +215,7 @@ def test_a_run_shows_itself(runs, drawn_anew):
     assert lines[-1] == f"  in {run.folder}"
     assert "<table>" in run._repr_html_()
     figure = run.plot()
-    assert "validation" in " ".join(ax.get_title() for ax in figure.axes)
+    assert "NDCG@20" in " ".join(ax.get_title("left") for ax in figure.axes)
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 

@@ -25,8 +25,9 @@ from coterie.core.errors import UserError
 from coterie.core.privacy.accountant import epsilon, price
 from coterie.core.protocol.journal import Release
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.tables.dots import Dots
 from coterie.core.tables.paired import Spread
-from coterie.core.tables.plots import Bars, plot_panels
+from coterie.core.tables.pictures import plot_panels
 from coterie.core.tables.report import Report
 
 NO_GUARANTEE = "no guarantee"
@@ -154,17 +155,17 @@ def report(rows: Sequence[Mapping[str, Any]], reader: str, folder: Path) -> Repo
 
 
 def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> Path | None:
-    """Draw what is recovered under each protection, beside the guess without residuals, as PNG.
+    """Draw what is recovered under each protection, beside the guess without residuals.
 
     Raises:
         UserError: the file cannot be written.
     """
     panels = [
-        Bars(label, _groups(rows, share, trivial))
+        Dots(label, _groups(rows, share, trivial), bounds=(0.0, None))
         for share, (label, trivial) in _PANELS.items()
         if share in rows[0]
     ]
-    return plot_panels(panels, "Recovered from the residuals of round 1", path, columns=1)
+    return plot_panels(panels, "Recovered from the residuals of round 1", path)
 
 
 def _row(heard: Sequence[Overheard], draws: int, scale: Any) -> dict[str, Any]:

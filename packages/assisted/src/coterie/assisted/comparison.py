@@ -11,9 +11,11 @@ from coterie.assisted.settings import Settings
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.driver import FederatedRun
+from coterie.core.style import Roles, better_of
 from coterie.core.tables.jobs import Counting
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Curve, Curves, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import Curve, Curves
 from coterie.core.training.trainer import fit
 
 FILE = "mtal.png"
@@ -71,8 +73,8 @@ def compare(
             bar.done(name)
     start = done.pop("base").history[0][monitor.key]
     tests = {name: tested(run, monitor) for name, run in done.items()}
-    title = f"{settings.data.name}: {settings.data.align} {settings.data.domains}, "
-    title += f"seed {settings.seed}"
+    title = f"MTAL beside joint and separate models: {settings.data.name}, {settings.data.align}s "
+    title += f"in common, by {settings.data.domains}, seed {settings.seed}"
     plot_panels([panel(module, monitor, start, tests)], title, folder / FILE)
     metric = _SHORT[monitor.key.removeprefix("eval/")]
     said = [f"{name} {value:.4f}" for name, value in tests.items()]
@@ -103,4 +105,7 @@ def panel(run: FederatedRun, monitor: Monitor, start: float, tests: dict[str, fl
     for name, value in tests.items():
         drawn[f"{name}, test"] = Curve([0.0, last], [spread([value])] * 2)
     metric = _SHORT[monitor.key.removeprefix("eval/")]
-    return Curves("assistance round", metric, drawn)
+    own = "MTAL, validation"
+    better = better_of(not monitor.lower_is_better)
+    roles = Roles(own, tuple(name for name in drawn if name != own), better)
+    return Curves("assistance round", metric, drawn, roles=roles)

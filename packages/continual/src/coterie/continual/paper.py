@@ -23,7 +23,11 @@ KEYS = (
     MetricKey("f3crec/replay_size", "items", "items replayed by a client, mean over clients"),
 )
 PANELS = (
-    Panel("NDCG@20: mean and worst tenth", ("eval/ndcg@20", "eval/ndcg@20_worst10")),
+    Panel(
+        "NDCG@20: mean and worst tenth",
+        ("eval/ndcg@20", "eval/ndcg@20_worst10"),
+        names=("mean", "worst tenth"),
+    ),
     Panel("Recall@20", ("eval/recall@20",)),
     Panel("NDCG@20 against bytes sent", ("eval/ndcg@20",), x="cost/up_bytes_total"),
     Panel("Items replayed by a client", ("f3crec/replay_size",)),

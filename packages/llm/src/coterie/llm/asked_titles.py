@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from coterie.core.errors import UserError
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import plot_panels
+from coterie.core.tables.pictures import plot_panels
 from coterie.core.tensors.keys import Key
 from coterie.llm.attack import panel
 from coterie.llm.backbones.encoder import Encoder
@@ -25,7 +25,7 @@ from coterie.llm.client import shuffled
 from coterie.llm.data.examples import Examples
 from coterie.llm.settings import Settings
 
-_LINES = {"nearest title to h_l": "", "without h_l: most popular titles": "trivial_"}
+_LINES = {"nearest title": "", "most popular titles": "trivial_"}
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,14 @@ def rows(reports: Sequence[TitlesFound]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path | None:
-    """Draw the `rows` of so many seeds, the share found over layers, as PNG.
+    """Draw the `rows` of so many seeds, the share found over layers.
 
     Raises:
         UserError: the file cannot be written.
     """
     drawn = panel(rows, seeds, "share of a batch's titles found", "found", _LINES)
-    return plot_panels([drawn], "Which items a batch asks for, from h_l", path)
+    title = "How many of a batch's items are told from the hidden states that leave a client"
+    return plot_panels([drawn], title, path)
 
 
 def _asked(client: int, batch: Examples, text_of: Tensor) -> Batch:

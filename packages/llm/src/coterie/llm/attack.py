@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, mse_loss, normalize
 
 from coterie.core.errors import UserError
+from coterie.core.style import Roles
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import Lines
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.llm.backbones.base import Backbone
@@ -327,8 +329,8 @@ class _Standardised(nn.Module):
 
 _LINES = {
     "trained attack (h, 4h, h)": "",
-    "nearest embedding of h_l": "nearest_",
-    "without h_l": "trivial_",
+    "nearest embedding": "nearest_",
+    "without hidden states": "trivial_",
 }
 _LABELS = {"cosine": "cosine with the input embedding", "recovery": "share of tokens found"}
 
@@ -352,13 +354,14 @@ def rows(reports: Sequence[AttackReport]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], seeds: int, path: Path) -> Path | None:
-    """Draw the `rows` of so many seeds, cosine and token recovery over layers, as PNG.
+    """Draw the `rows` of so many seeds, cosine and token recovery over layers.
 
     Raises:
         UserError: the file cannot be written.
     """
     panels = [panel(rows, seeds, label, measure, _LINES) for measure, label in _LABELS.items()]
-    return plot_panels(panels, "Rebuilding the input of unseen users from h_l", path)
+    title = "How much of unseen users' input is rebuilt from the hidden states that leave a client"
+    return plot_panels(panels, title, path)
 
 
 def panel(
@@ -369,4 +372,9 @@ def panel(
         name: [Spread(row[prefix + measure], row[f"{prefix}{measure}_sd"], seeds) for row in rows]
         for name, prefix in lines.items()
     }
-    return Lines("layer l", [row["layer"] for row in rows], shown, y_label=y_label)
+    layers = [row["layer"] for row in rows]
+    roles, bounds = (
+        Roles(baselines=[name for name, prefix in lines.items() if prefix == "trivial_"]),
+        (None, 1.0),
+    )
+    return Lines("layer", layers, shown, y_label=y_label, roles=roles, bounds=bounds)

@@ -33,8 +33,12 @@ KEYS = (
 PANELS = (
     Panel("Recall on validation", ("eval/recall@10", "eval/recall@20")),
     Panel("NDCG on validation", ("eval/ndcg@10", "eval/ndcg@20")),
-    Panel("Imbalance between clients, (best - worst) / worst", ("pplr/imbalance",)),
-    Panel("Mixing: similarity to peers s, warm-up w", ("pplr/similarity", "pplr/warmup")),
+    Panel("Imbalance of clients: (best - worst) / worst", ("pplr/imbalance",)),
+    Panel(
+        "Mixing: similarity to peers s, warm-up w",
+        ("pplr/similarity", "pplr/warmup"),
+        names=("s", "w"),
+    ),
 )
 CLIENT_COLUMNS = (
     "fed/loss",

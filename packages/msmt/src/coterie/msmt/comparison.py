@@ -14,10 +14,12 @@ from coterie.core.run.checkpoint import BEST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.simulated import read_run
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.style import Roles
 from coterie.core.tables.following import follow
 from coterie.core.tables.jobs import Counting
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Curve, Curves, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import SHARE, Curve, Curves
 from coterie.core.tables.report import markdown_table
 from coterie.core.tables.result import NAN, RunResult
 from coterie.msmt.data.describe import describe
@@ -134,7 +136,7 @@ def compare(experiment: Compared, module: FederatedRun, folder: Path) -> list[di
     if task.truth is not None:
         tests[ORACLE] = oracle(task)
     rows = table(task, tests)
-    title = f"{task.name}, seed {experiment.settings.seed}"
+    title = f"{OWN} beside other methods on {task.name}, seed {experiment.settings.seed}"
     written = [{name: _cell(value) for name, value in row.items()} for row in rows]
     text = [f"# {title}", "", ABOUT, "", *markdown_table(written)]
     text += ["", *(f"{name} is left out: {why}." for name, why in lacking.items() if why)]
@@ -194,14 +196,14 @@ def panels(
     x = [counts[place] if by_size else place + 1 for place in order]
     label = "training samples of the scenario" if by_size else "scenario"
     curves = {name: _curve(values) for name, values in rounds.items()}
-    found = [Curves("round", "validation AUC", curves, legend=False)]
-    last = task.schema.tasks[-1]  # its legend is that of all
+    roles = Roles(OWN, (ORACLE,), "higher")
+    found = [Curves("round", "validation AUC", curves, roles=roles, bounds=SHARE)]
     for each in task.schema.tasks:
         drawn = {
             name: Curve(x, [spread([of[each][place]]) for place in order])
             for name, of in tests.items()
         }
-        found.append(Curves(label, f"test AUC of {each}", drawn, legend=each == last))
+        found.append(Curves(label, "test AUC", drawn, title=each, roles=roles, bounds=SHARE))
     return found
 
 

@@ -40,8 +40,8 @@ KEYS = (
 )
 PANELS = (
     Panel("Validation AUC", ("eval/auc",)),
-    Panel("Test AUC by task", ("test/auc_ctr", "test/auc_ctcvr")),
-    Panel("ψ of experts and towers", ("msmt/psi", "msmt/psi_tower")),
+    Panel("Test AUC by task", ("test/auc_ctr", "test/auc_ctcvr"), names=("ctr", "ctcvr")),
+    Panel("ψ of experts and towers", ("msmt/psi", "msmt/psi_tower"), names=("experts", "towers")),
     Panel("Conflict of increments", ("msmt/conflict", "msmt/dual_weights")),
     Panel("Distance of a scenario from the average", ("msmt/distance",)),
 )

@@ -8,6 +8,7 @@ from coterie.page.settings import Method
 from coterie.page.tasks import TASKS
 
 _ACCURACIES = ("eval/server_accuracy", "eval/global_accuracy", "eval/personal_accuracy")
+_WHOSE = ("server", "global", "personal")
 
 KEYS = (
     MetricKey("fed/lr", "1", "learning rate, mean over clients, where they choose it"),
@@ -32,12 +33,18 @@ KEYS = (
     MetricKey("page/weights_entropy", "nats", "entropy of the server's weights p"),
 )
 PANELS = (
-    Panel("Validation accuracy", ("eval/accuracy", *_ACCURACIES)),
-    Panel("Test accuracy", tuple(key.replace("eval/", "test/") for key in _ACCURACIES)),
-    Panel("Accuracy against local steps", _ACCURACIES, x="cost/local_steps_total"),
-    Panel("Utilities of server and clients", ("page/reward_server", "page/reward_clients")),
-    Panel("Learning rate of a client", ("page/lr", "fed/lr")),
-    Panel("Local epochs of a client", ("page/epochs", "fed/epochs")),
+    Panel("Validation accuracy", ("eval/accuracy", *_ACCURACIES), names=("mean", *_WHOSE)),
+    Panel(
+        "Test accuracy", tuple(key.replace("eval/", "test/") for key in _ACCURACIES), names=_WHOSE
+    ),
+    Panel("Accuracy against local steps", _ACCURACIES, x="cost/local_steps_total", names=_WHOSE),
+    Panel(
+        "Utilities of server and clients",
+        ("page/reward_server", "page/reward_clients"),
+        names=("server", "clients"),
+    ),
+    Panel("Learning rate of a client", ("page/lr", "fed/lr"), names=("PAGE", "others")),
+    Panel("Local epochs of a client", ("page/epochs", "fed/epochs"), names=("PAGE", "others")),
     Panel("Entropy of the server's weights", ("page/weights_entropy",)),
 )
 CLIENT_COLUMNS = (

@@ -244,11 +244,11 @@ class Run:
         Raises:
             UserError: no round has been run, or there is nothing to see in those that were.
         """
-        title = f"seed {self.config.seed}"
-        draw = heavy("coterie.core.run.dashboard").drawing(self.folder, self._paper, title=title)
+        dashboard = heavy("coterie.core.run.dashboard")
+        draw = dashboard.drawing(self.folder, self._paper, title=dashboard.titled(self.config))
         if draw is None:
             raise UserError(f"{self.folder} has nothing to draw: no round, or no number changes")
-        figure: Figure = draw(heavy("coterie.core.figures").shown_figure())
+        figure: Figure = heavy("coterie.core.figures").shown(draw)
         return figure
 
     def resume(

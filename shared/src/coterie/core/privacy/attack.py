@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coterie.core.figures import draw_png
+from coterie.core.figures import draw_files
+from coterie.core.palette import Surface
 from coterie.core.privacy.noise import NOISES
+from coterie.core.style import WIDTH, Roles, draw_line, few_ticks, heading, looks
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import Rows
 from coterie.core.tensors.stacked import Ragged
@@ -70,6 +72,8 @@ def direction(change: Tensor, public: Tensor) -> Tensor:
     return projection * sign[:, None]
 
 
+CHANCE = "chance"
+"""What a guess without any upload gets."""
 SCORERS: dict[str, Scorer] = {
     "touched": touched,
     "norm": change_norm,
@@ -115,7 +119,7 @@ class AttackReport:
 
     def rows(self) -> list[dict[str, str | float]]:
         """One row a scorer, chance last, for a table."""
-        columns = {**self.values, "chance": self.chance}
+        columns = {**self.values, CHANCE: self.chance}
         return [
             {"scorer": name, **{metric: _mean(value) for metric, value in metrics.items()}}
             for name, metrics in columns.items()
@@ -195,25 +199,29 @@ def attack_curve(
 
 
 def plot_curve(curve: dict[float, AttackReport], path: Path) -> Path | None:
-    """Draw what `attack_curve` gave as PNG: the AUC of each scorer over the scale of the noise.
+    """Draw what `attack_curve` gave as PNG and SVG: the AUC of each scorer over the noise.
 
     Returns:
-        The file; None if it cannot be drawn, which is warned of.
+        The PNG; None if it cannot be drawn, which is warned of.
     """
+    lines = {
+        name: [report.means()[f"{name}/auc"] for report in curve.values()]
+        for name in (*SCORERS, CHANCE)
+    }
 
-    def draw(figure_class: Any) -> Any:
-        figure = figure_class(figsize=(5.0, 3.5), layout="constrained")
+    def draw(figure_class: Any, surface: Surface) -> Any:
+        figure = figure_class(figsize=(WIDTH, 3.4), layout="constrained")
         axes = figure.subplots()
-        scales = list(curve)
-        for name in (*SCORERS, "chance"):
-            means = [report.means()[f"{name}/auc"] for report in curve.values()]
-            axes.plot(scales, means, ":k" if name == "chance" else "o-", label=name)
-        axes.set(xlabel="scale of the noise", ylabel="auc, mean over clients", ylim=(0, 1.03))
-        axes.set_title("How well one upload tells the positive items")
-        axes.legend()
+        chosen = looks({name: line[-1] for name, line in lines.items()}, Roles("", (CHANCE,)))
+        for name, line in lines.items():
+            draw_line(axes, list(curve), line, chosen[name], name, surface, name != CHANCE)
+        axes.set(xlabel="scale of the noise", ylabel="AUC, mean over clients", ylim=(0, 1.03))
+        few_ticks(axes.xaxis)
+        few_ticks(axes.yaxis)
+        heading(figure, "How well one upload tells which items its client had")
         return figure
 
-    return path if draw_png(path, draw) else None
+    return path if draw_files(path, draw) else None
 
 
 def _metrics(scores: Floats, true: Flags, asked: Flags) -> Floats:

@@ -40,11 +40,25 @@ class Panel:
         title: of the chart.
         keys: metric keys, one line each.
         x: key of the x axis.
+        names: of the lines in pictures, in the order of the keys; () = as the keys say.
     """
 
     title: str
     keys: tuple[str, ...]
     x: str = X_AXIS
+    names: tuple[str, ...] = ()
+
+    def name_of(self, key: str) -> str:
+        """Name a line in words.
+
+        Example:
+            >>> Panel("Bytes", ("cost/up_bytes",), names=("sent",)).name_of("cost/up_bytes")
+            'sent'
+            >>> Panel("Validation", ("eval/global_accuracy",)).name_of("eval/global_accuracy")
+            'global accuracy'
+        """
+        named = dict(zip(self.keys, self.names, strict=False))
+        return named.get(key, key.partition("/")[2].replace("/", " ").replace("_", " ") or key)
 
 
 KEYS: tuple[MetricKey, ...] = (
@@ -85,8 +99,12 @@ KEYS: tuple[MetricKey, ...] = (
 
 PANELS: tuple[Panel, ...] = (
     Panel("Training loss", ("fed/loss",)),
-    Panel("Clients accepted and refused", ("fed/clients", "fed/refused")),
-    Panel("Bytes of a round", ("cost/up_bytes", "cost/down_bytes")),
+    Panel(
+        "Clients accepted and refused",
+        ("fed/clients", "fed/refused"),
+        names=("accepted", "refused"),
+    ),
+    Panel("Bytes of a round", ("cost/up_bytes", "cost/down_bytes"), names=("sent", "received")),
     Panel("Seconds of a round", ("cost/seconds",)),
     Panel("ε spent", ("privacy/epsilon",)),
 )

@@ -1,35 +1,166 @@
-"""Bars, lines, curves, heat maps, histograms and differences over seeds, as PNG files."""
+"""Plots in the house style: what each has, and lines over rounds or over a hyper-parameter.
+
+Rows of dots are in `coterie.core.tables.dots`, heat maps and histograms in
+`coterie.core.tables.grids`. What comes from runs of several seeds is made in
+`coterie.core.tables.means`; `coterie.core.tables.pictures` writes a figure of plots.
+"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coterie.core.figures import draw_png
-from coterie.core.files import writing
-from coterie.core.tables.paired import Comparison, Spread, spread
-from coterie.core.tables.result import NAN, RunResult, known
+from coterie.core.palette import RIVALS, Surface, readable
+from coterie.core.style import (
+    Look,
+    Roles,
+    draw_line,
+    few_ticks,
+    looks,
+    towards,
+    words_above,
+    write_beside,
+)
+from coterie.core.tables.paired import Spread
 
 _MOST_TICKS = 8
-_N_COLOURS = 10  # of matplotlib's cycle
+_MOST_DOTS = 12
+
+Bounds = tuple[float | None, float | None]
+"""The least and the most that numbers can be; None where there is no such bound."""
+SHARE: Bounds = (0.0, 1.0)
 
 
+@dataclass(frozen=True)
 class Panel(ABC):
-    """One plot of a figure."""
+    """One plot of a figure.
+
+    Attributes:
+        title: above the plot; "" where one plot stands alone.
+        roles: which line or dot is whose, and which way the numbers are better.
+        bounds: of the numbers; no spread is drawn beyond.
+    """
+
+    title: str = field(default="", kw_only=True)
+    roles: Roles = field(default_factory=Roles, kw_only=True)
+    bounds: Bounds = field(default=(None, None), kw_only=True)
 
     @property
-    def _size(self) -> tuple[float, float]:
-        return 4.2, 3.4
+    def least_width(self) -> float:
+        """Inches that the plot needs."""
+        return 3.6
+
+    @property
+    def height(self) -> float:
+        """Inches."""
+        return 3.0
+
+    @property
+    def scale(self) -> tuple[str, str] | None:
+        """The axis and the name of what is compared: plots of the same have the same scale."""
+        return None
+
+    @property
+    def unnamed(self) -> list[str]:
+        """Lines that are grey and have no name in the plot."""
+        return []
+
+    @property
+    def spread_of(self) -> tuple[str, int]:
+        """How a spread is drawn, and of how many repetitions; 0 where there is none."""
+        return "", 0
 
     @abstractmethod
-    def _draw(self, axes: Any) -> None: ...
+    def draw(self, axes: Any, surface: Surface) -> None:
+        """Draw the plot on axes of matplotlib."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve with x values of its own.
+
+    Attributes:
+        x: ascending.
+        y: a spread for each.
+    """
+
+    x: Sequence[float]
+    y: Sequence[Spread]
+
+
+@dataclass(frozen=True)
+class Curves(Panel):
+    """One plot of curves; a band is one standard deviation.
+
+    The plot ends where what has a name does, and at twice the length of the own curve at most: one
+    rival that takes much longer would squeeze all others.
+
+    Attributes:
+        x_label: what grows.
+        y_label: what is shown.
+        curves: name -> curve.
+    """
+
+    x_label: str
+    y_label: str
+    curves: Mapping[str, Curve]
+
+    @property
+    def scale(self) -> tuple[str, str] | None:
+        """Of what is shown."""
+        return "y", self.y_label
+
+    @property
+    def looks(self) -> dict[str, Look]:
+        """Of each curve."""
+        ends = {name: _last(curve.y) for name, curve in self.curves.items()}
+        return looks(ends, self.roles)
+
+    @property
+    def unnamed(self) -> list[str]:
+        """Those beyond the first five."""
+        return [name for name, look in self.looks.items() if not look.named]
+
+    @property
+    def spread_of(self) -> tuple[str, int]:
+        """A band over seeds."""
+        found = self.looks
+        numbers = [s for name, c in self.curves.items() if found[name].band for s in c.y]
+        return "band", max((s.n for s in numbers if any(sds([s]))), default=0)
+
+    def draw(self, axes: Any, surface: Surface) -> None:
+        """Draw."""
+        found, end = self.looks, self._end()
+        few = all(len(curve.x) <= _MOST_DOTS for curve in self.curves.values())
+        for name, whole in self.curves.items():
+            look, curve = found[name], _until(whole, end)
+            means = [s.mean for s in curve.y]
+            dots = few and look.named and look.dashes == "-"
+            draw_line(axes, curve.x, means, look, name, surface, dots)
+            if look.band and any(sds(curve.y)):
+                low, high = limits(curve.y, self.bounds)
+                axes.fill_between(curve.x, low, high, color=look.colour, alpha=0.15, linewidth=0)
+        few_ticks(axes.xaxis, whole=all(float(v).is_integer() for v in self._all_x()))
+        few_ticks(axes.yaxis)
+        axes.margins(x=0.02)
+        axes.set_xlabel(self.x_label)
+        axes.set_ylabel(towards(self.y_label, self.roles.better))
+        words_above(axes, self.title, {}, surface)
+
+    def _end(self) -> float:
+        found = self.looks
+        last = [c.x[-1] for name, c in self.curves.items() if len(c.x) and found[name].named]
+        own = self.curves.get(self.roles.own)
+        cut = 2 * own.x[-1] if own is not None and len(own.x) > 1 else math.inf
+        return min(max(last, default=math.inf), cut)
+
+    def _all_x(self) -> list[float]:
+        return [value for curve in self.curves.values() for value in curve.x]
 
 
 @dataclass(frozen=True)
@@ -51,332 +182,84 @@ class Lines(Panel):
     lines: Mapping[str, Sequence[Spread]]
     log: bool = False
     chosen: float | None = None
-    y_label: str | None = None
+    y_label: str = ""
     log_y: bool = False
 
-    def _draw(self, axes: Any) -> None:
-        for name, spreads in self.lines.items():
-            means = [s.mean for s in spreads]
-            axes.errorbar(self.x, means, _sd(spreads), marker="o", capsize=3, label=name)
-        whole = all(isinstance(value, int) for value in self.x)
+    @property
+    def scale(self) -> tuple[str, str] | None:
+        """Of what is shown."""
+        return "y", self.y_label
+
+    @property
+    def _curves(self) -> Curves:
+        drawn = {name: Curve(self.x, line) for name, line in self.lines.items()}
+        about = {"title": self.title, "roles": self.roles, "bounds": self.bounds}
+        return Curves(self.x_label, self.y_label, drawn, **about)  # type: ignore[arg-type]
+
+    @property
+    def unnamed(self) -> list[str]:
+        """Those beyond the first five."""
+        return self._curves.unnamed
+
+    @property
+    def spread_of(self) -> tuple[str, int]:
+        """A band over seeds."""
+        return self._curves.spread_of
+
+    def draw(self, axes: Any, surface: Surface) -> None:
+        """Draw."""
+        from matplotlib.ticker import NullLocator
+
         if self.log:
             axes.set_xscale("log")
-            if whole and len(self.x) <= _MOST_TICKS:
-                axes.set_xticks(self.x, [str(value) for value in self.x])
-                axes.minorticks_off()
-        elif whole:
-            axes.xaxis.get_major_locator().set_params(integer=True)
         if self.log_y:
             axes.set_yscale("log")
+        x_axis, y_axis = axes.xaxis.get_major_locator(), axes.yaxis.get_major_locator()
+        self._curves.draw(axes, surface)
+        if self.log:
+            axes.xaxis.set_major_locator(x_axis)
+            if len(self.x) <= _MOST_TICKS:
+                axes.set_xticks(self.x, [_number(value) for value in self.x])
+            axes.xaxis.set_minor_locator(NullLocator())
+        if self.log_y:
+            axes.yaxis.set_major_locator(y_axis)
+            axes.yaxis.set_minor_locator(NullLocator())
         if self.chosen is not None:
-            axes.axvline(self.chosen, color="grey", linestyle=":")
-        axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        _legend_above(axes)
+            axes.axvline(self.chosen, color=RIVALS, linestyle=":", linewidth=1.0, zorder=1)
+            write_beside(axes, self.chosen, "in use", 1.0, readable(RIVALS, surface))
 
 
-@dataclass(frozen=True)
-class Bars(Panel):
-    """One plot of groups of bars, with error bars of one standard deviation.
+def _number(value: float) -> str:
+    """Write a value at a tick.
 
-    Attributes:
-        y_label: what the heights are.
-        groups: group -> name of the bar -> its height; all groups have the same names.
+    Example:
+        >>> _number(5), _number(1_000_000), _number(0.001)
+        ('5', '1,000,000', '0.001')
     """
-
-    y_label: str
-    groups: Mapping[str, Mapping[str, Spread]]
-
-    @property
-    def _size(self) -> tuple[float, float]:
-        return 1.5 + 1.6 * max(len(self.groups), 2), 3.4
-
-    def _draw(self, axes: Any) -> None:
-        groups = list(self.groups.values())
-        names = list(dict.fromkeys(name for group in groups for name in group))
-        width = 0.8 / max(len(names), 1)
-        for place, name in enumerate(names):
-            x = [group + width * place for group in range(len(groups))]
-            spreads = [group[name] for group in groups]
-            drawn = axes.bar(x, [s.mean for s in spreads], width, label=name)
-            if any(sds := _sd(spreads)):
-                axes.errorbar(x, [s.mean for s in spreads], sds, fmt="none", ecolor="black")
-            else:
-                axes.bar_label(drawn, fmt="%.1f", fontsize=8)
-        middle = width * (len(names) - 1) / 2
-        axes.set_xticks([group + middle for group in range(len(groups))], list(self.groups))
-        axes.axhline(0, color="black", linewidth=0.8)
-        axes.set_ylabel(self.y_label)
-        _legend_above(axes)
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-@dataclass(frozen=True)
-class Heat(Panel):
-    """One heat map of a grid of two hyper-parameters; cells that are not finite stay blank.
-
-    Attributes:
-        label: what the cells are.
-        x_label: the hyper-parameter across.
-        x: its values.
-        y_label: the hyper-parameter upwards.
-        y: its values.
-        cells: a row for each y, from the bottom, of a value for each x.
-        chosen: x and y in use, marked by a frame.
-    """
-
-    label: str
-    x_label: str
-    x: Sequence[float]
-    y_label: str
-    y: Sequence[float]
-    cells: Sequence[Sequence[float]]
-    chosen: tuple[float, float] | None = None
-
-    def _draw(self, axes: Any) -> None:
-        from matplotlib.patches import Rectangle
-
-        image = axes.imshow(np.ma.masked_invalid(self.cells), origin="lower", aspect="auto")
-        axes.figure.colorbar(image, ax=axes, label=self.label)
-        axes.set_xticks(range(len(self.x)), [f"{value:g}" for value in self.x])
-        axes.set_yticks(range(len(self.y)), [f"{value:g}" for value in self.y])
-        axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        if self.chosen is not None and self.chosen[0] in self.x and self.chosen[1] in self.y:
-            x, y = self.x.index(self.chosen[0]), self.y.index(self.chosen[1])
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, fill=False, edgecolor="red", lw=2))
+def sds(spreads: Iterable[Spread]) -> list[float]:
+    """Standard deviations; 0 where there is none."""
+    return [s.sd if s.n > 1 and math.isfinite(s.sd) else 0.0 for s in spreads]
 
 
-@dataclass(frozen=True)
-class Histogram(Panel):
-    """One plot of how values are spread; those that are not finite are left out.
-
-    Attributes:
-        x_label: what the values are.
-        values: to be counted.
-        y_label: what is counted.
-        marks: label -> value at which a dashed line stands.
-    """
-
-    x_label: str
-    values: Sequence[float]
-    y_label: str
-    marks: Mapping[str, float] = field(default_factory=dict)
-
-    def _draw(self, axes: Any) -> None:
-        values = [value for value in self.values if math.isfinite(value)]
-        axes.hist(values, bins=min(30, max(5, round(len(values) ** 0.5))))
-        for place, (label, value) in enumerate(self.marks.items()):
-            axes.axvline(value, color=f"C{place + 1}", linestyle="--", label=label)
-        axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        if self.marks:
-            axes.legend()
-
-
-@dataclass(frozen=True)
-class Differences(Panel):
-    """One plot of differences with 95 % intervals; what touches zero may be nothing.
-
-    Attributes:
-        x_label: what is subtracted from what.
-        series: name -> what is compared with, from top to bottom -> the difference.
-    """
-
-    x_label: str
-    series: Mapping[str, Mapping[str, Comparison]]
-
-    @property
-    def _names(self) -> list[str]:
-        return list(dict.fromkeys(name for group in self.series.values() for name in group))
-
-    @property
-    def _size(self) -> tuple[float, float]:
-        return 6.4, 1.3 + 0.22 * len(self._names) * (len(self.series) + 1)
-
-    def _draw(self, axes: Any) -> None:
-        axes.axvline(0, color="black", linewidth=0.8)
-        step = 0.8 / max(len(self.series), 1)
-        for place, (label, group) in enumerate(self.series.items()):
-            middle = step * (place - (len(self.series) - 1) / 2)
-            y = [self._names.index(name) + middle for name in group]
-            x = [found.difference for found in group.values()]
-            half = [0.0 if f.n < 2 else f.high - f.difference for f in group.values()]
-            axes.errorbar(x, y, xerr=half, fmt="o", capsize=3, label=label)
-        axes.set_yticks(range(len(self._names)), self._names)
-        axes.invert_yaxis()
-        axes.locator_params(axis="x", nbins=6)  # labels of more overlap in narrow panels
-        axes.set_xlabel(self.x_label)
-        axes.legend()
-
-
-@dataclass(frozen=True)
-class Curve:
-    """One curve with x values of its own.
-
-    Attributes:
-        x: ascending.
-        y: a spread for each.
-    """
-
-    x: Sequence[float]
-    y: Sequence[Spread]
-
-
-@dataclass(frozen=True)
-class Curves(Panel):
-    """One plot of curves over time, without markers; a band is one standard deviation.
-
-    Attributes:
-        x_label: what grows.
-        y_label: what is shown.
-        curves: name -> curve.
-        legend: beside the plot; the plots of a figure may share that of the last one.
-    """
-
-    x_label: str
-    y_label: str
-    curves: Mapping[str, Curve]
-    legend: bool = True
-
-    @property
-    def _size(self) -> tuple[float, float]:
-        return 5.6 if self.legend else 4.2, 3.4
-
-    def _draw(self, axes: Any) -> None:
-        for place, (name, curve) in enumerate(self.curves.items()):
-            means = [s.mean for s in curve.y]
-            style, marker = "-" if place < _N_COLOURS else "--", "." if len(means) == 1 else None
-            colour = f"C{place % _N_COLOURS}"
-            axes.plot(curve.x, means, style, color=colour, label=name, marker=marker)
-            sds = _sd(curve.y)
-            if any(sds):
-                low, high = np.subtract(means, sds), np.add(means, sds)
-                axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.locator_params(axis="x", nbins=5)
-        axes.set(xlabel=self.x_label, ylabel=self.y_label)
-        if self.legend:
-            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), fontsize=8)
-
-
-def plot_panels(
-    panels: Sequence[Panel], title: str, path: Path, columns: int | None = None
-) -> Path | None:
-    """Draw plots of any kind side by side.
-
-    Args:
-        panels: the plots.
-        title: of the figure.
-        path: file to write.
-        columns: plots in a row; None = all in one.
-
-    Returns:
-        The file; None if it cannot be drawn, which is warned of.
-
-    Raises:
-        UserError: the file cannot be written.
-    """
-
-    def draw(figure_class: Any) -> Any:
-        figure = _laid_out(figure_class, panels, columns)
-        figure.suptitle(title, parse_math=False)  # it names data sets
-        return figure
-
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return path if draw_png(path, draw) else None
-
-
-def _laid_out(figure_class: Any, panels: Sequence[Panel], columns: int | None) -> Any:
-    columns = min(columns or len(panels), len(panels))
-    rows = -(-len(panels) // columns)
-    widths, heights = zip(*(panel._size for panel in panels), strict=True)
-    shares = [max(widths[place::columns]) for place in range(columns)]
-    figure = figure_class(figsize=(sum(shares), rows * max(heights)), layout="constrained")
-    places = figure.subplots(rows, columns, squeeze=False, width_ratios=shares).flatten()
-    for spare in places[len(panels) :]:
-        spare.remove()
-    for axes, panel in zip(places, panels, strict=False):
-        panel._draw(axes)
-    legend = places[len(panels) - 1].get_legend()
-    if legend is not None and len(places) > len(panels):
-        legend.set_in_layout(False)  # it has the room of a plot beside it
-    return figure
-
-
-def _legend_above(axes: Any) -> None:
-    """Put the legend where it hides neither bars nor their spread."""
-    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize=8)
-
-
-def _sd(spreads: Iterable[Spread]) -> list[float]:
-    return [s.sd if s.n > 1 else 0.0 for s in spreads]
-
-
-# Curves over rounds and bars of groups, as means over seeds.
-
-Rounds = Callable[[RunResult], Sequence[float]]
-"""One value a round."""
-_MOST_POINTS = 250
-
-
-def mean_curve(results: Sequence[RunResult], y: Rounds, x: Rounds | None = None) -> Curve:
-    """Average the runs of all seeds at each measured round; one that has stopped stays.
-
-    Args:
-        results: one a seed.
-        y: one value a round; NaN where there is none.
-        x: likewise, as the cumulative steps; None = the number of the round.
-    """
-    longest = max((result.rounds for result in results), default=0)
-    measured = _stacked([y(result) for result in results], longest)
-    held = _held(measured)
-    steps = [range(1, longest + 1)] if x is None else [x(result) for result in results]
-    across = _held(_stacked(steps, longest))
-    shown = _thinned(np.flatnonzero(~np.isnan(measured).all(0)).tolist())
-    return Curve(
-        [float(across[:, place].mean()) for place in shown],
-        [spread(known(held[:, place])) for place in shown],
+def limits(spreads: Sequence[Spread], bounds: Bounds) -> tuple[Any, Any]:
+    """One standard deviation below and above, never beyond a bound."""
+    means, wide = np.array([s.mean for s in spreads]), np.array(sds(spreads))
+    low, high = means - wide, means + wide
+    return (
+        low if bounds[0] is None else np.maximum(low, bounds[0]),
+        high if bounds[1] is None else np.minimum(high, bounds[1]),
     )
 
 
-def curves(
-    runs: Mapping[str, Sequence[RunResult]],
-    name: str,
-    labels: tuple[str, str],
-    x: Rounds | None = None,
-    legend: bool = True,
-) -> Curves:
-    """Draw one number of several groups of runs.
-
-    Those that never noted it have a curve without points, so that colours do not move. The other
-    arguments are as in `mean_curve` and `Curves`.
-    """
-    found = {
-        label: mean_curve(results, lambda run: run.curve(name), x)
-        for label, results in runs.items()
-    }
-    return Curves(*labels, found, legend)
+def _until(curve: Curve, end: float) -> Curve:
+    """A curve up to and with an x."""
+    count = sum(x <= end for x in curve.x)
+    return Curve(curve.x[:count], curve.y[:count])
 
 
-def bars(label: str, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> Bars:
-    """Bars of means with one standard deviation; what is known only."""
-    return Bars(
-        label, {g: {n: spread(known(v)) for n, v in part.items()} for g, part in groups.items()}
-    )
-
-
-def _stacked(runs: Sequence[Sequence[float]], length: int) -> NDArray[np.float64]:
-    table = np.full((len(runs), length), NAN)
-    for row, values in zip(table, runs, strict=True):
-        row[: len(values)] = values
-    return table
-
-
-def _held(table: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Where a run has no value, its last one; NaN before the first."""
-    last = np.where(np.isnan(table), 0, np.arange(table.shape[1]))
-    return np.take_along_axis(table, np.maximum.accumulate(last, axis=1), axis=1)
-
-
-def _thinned(places: list[int]) -> list[int]:
-    step = -(-len(places) // _MOST_POINTS) or 1
-    kept = places[::step]
-    return kept if not places or kept[-1] == places[-1] else [*kept, places[-1]]
+def _last(spreads: Sequence[Spread]) -> float:
+    known = [s.mean for s in spreads if math.isfinite(s.mean)]
+    return known[-1] if known else math.nan

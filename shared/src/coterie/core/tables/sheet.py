@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Panel, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import Values, known
 from coterie.core.tables.study import Study
@@ -90,8 +91,15 @@ class Sheet(Generic[T]):
         title = f"{which}, {study.data}: {what}" + (f", {study.n_seeds}" if seeds else "")
         file = study.file(which.lower().replace(" ", ""))
         if panels:
-            image = plot_panels(panels, title, study.folder / f"{file}.png", columns)
+            path = study.folder / f"{file}.png"
+            image = plot_panels(panels, self._caption(what, seeds), path, columns)
         return Report(file, title, self.rows, self.lines, self.notes, image)
+
+    def _caption(self, what: str, seeds: bool) -> str:
+        """Say what a picture shows, and of which paper and data."""
+        study = self.study
+        about = [study.paper.name, study.data, *([study.n_seeds] if seeds else [])]
+        return f"{what[:1].upper()}{what[1:]} ({', '.join(about)})"
 
 
 def cell(values: Values, paper: float | None = None, digits: int = 4, scale: float = 1.0) -> str:

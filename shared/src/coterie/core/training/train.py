@@ -23,6 +23,7 @@ from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, heavy, load
 from coterie.core.run.checkpoint import LAST
+from coterie.core.run.dashboard import titled
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
 from coterie.core.run.lock import held
@@ -283,7 +284,7 @@ def _beside(
     if settings.logger.transcript:
         found.append(TranscriptFile(folder.path))
     if not settings.trainer.fast_dev_run:
-        found.append(Curves(folder.path, paper, monitor, f"seed {settings.seed}"))
+        found.append(Curves(folder.path, paper, monitor, titled(settings)))
     return found
 
 

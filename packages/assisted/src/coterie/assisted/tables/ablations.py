@@ -12,8 +12,10 @@ from coterie.assisted.settings import Settings
 from coterie.assisted.tables.main_table import as_printed, rated
 from coterie.assisted.tables.study import Cell, Study
 from coterie.core.settings.schema import changed
+from coterie.core.style import Roles, better_of
+from coterie.core.tables.means import mean_curve
 from coterie.core.tables.paired import Spread, contrasts, spread
-from coterie.core.tables.plots import Curve, Curves, mean_curve
+from coterie.core.tables.plots import Curve, Curves
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet, cell
@@ -162,10 +164,9 @@ def ablation_figure(study: Study, which: str) -> Report:
     first = plans[0]
     sheet = Sheet(study, study.setup(first.variants[first.reference]), _ABOUT, *NOTES)
     panels = []
-    last = {plan.cell.feedback: plan for plan in plans}
     for plan in plans:
         results = {name: found[plan.cell, name] for name in plan.all}
-        panels.append(panel(plan, results, legend=plan in last.values()))
+        panels.append(panel(plan, results))
         for name in (*plan.variants, *plan.lines):
             _add_line(sheet, plan, name, results)
     what = f"settings of MTAL over rounds, {study.settings.reading} reading"
@@ -178,7 +179,7 @@ figure_4, figure_5, figure_6 = (
 """Of MovieLens 1M, 10M and 100K in the paper."""
 
 
-def panel(plan: Ablation, results: Results, legend: bool) -> Curves:
+def panel(plan: Ablation, results: Results) -> Curves:
     """Draw a cell: a curve for each variant from round 0 on, a line across for the others."""
     start = best(results[BASE])
     last = max(run.rounds for name in plan.variants for run in results[name])
@@ -188,7 +189,14 @@ def panel(plan: Ablation, results: Results, legend: bool) -> Curves:
         drawn[name] = Curve([0.0, *found.x], [start, *found.y])
     for name in plan.lines:
         drawn[name] = Curve([0.0, float(last)], [best(results[name])] * 2)
-    return Curves("assistance round", plan.cell.label, drawn, legend)
+    return Curves(
+        "assistance round",
+        plan.cell.short,
+        drawn,
+        title=plan.cell.organisations,
+        roles=Roles(baselines=tuple(plan.lines), better=better_of(plan.cell.higher)),
+        bounds=(0.0, None),
+    )
 
 
 def best(runs: Sequence[RunResult]) -> Spread:

@@ -12,8 +12,9 @@ from coterie.assisted.readings import AS_PRINTED, MODELS, PATIENCE, baseline
 from coterie.assisted.settings import UNTRAINED, Settings
 from coterie.assisted.tables.study import Cell, Study
 from coterie.core.settings.schema import changed, values_of
+from coterie.core.style import Roles, better_of
+from coterie.core.tables.dots import Differences
 from coterie.core.tables.paired import Comparison, Contrast, contrasts
-from coterie.core.tables.plots import Differences
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet
@@ -246,8 +247,10 @@ def panels(parts: Sequence[Part]) -> list[Differences]:
         groups.setdefault((part.reading, part.cell.short), []).append(part)
     return [
         Differences(
-            f"{reading}: MTAL minus it, {metric}",
+            f"MTAL minus it, {metric}",
             {part.cell.organisations: _comparisons(part) for part in group},
+            title=f"{reading} reading",
+            roles=Roles(better=better_of(group[0].cell.higher)),
         )
         for (reading, metric), group in groups.items()
     ]

@@ -29,8 +29,9 @@ from coterie.continual.tables.study import (
     sentence,
     validations,
 )
+from coterie.core.style import Roles
+from coterie.core.tables.means import dots
 from coterie.core.tables.paired import ALPHA, Contrast, contrasts, spread
-from coterie.core.tables.plots import bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet, cell
@@ -94,7 +95,8 @@ def improvement_figure(study: Study) -> Report:
             group[label] = spread(values).mean
         group |= _paper_bars(study, backbone)
         groups[BACKBONE_NAMES[backbone]] = {name: [value] for name, value in group.items()}
-    panel = bars("improvement over FT, %", groups)
+    about = Roles("F³CRec", better="higher")
+    panel = dots("improvement over FT, %", groups, roles=about)
     return sheet.report("Figure 3", f"improvement of N@{top_k} over FT", [panel], seeds=False)
 
 

@@ -23,10 +23,11 @@ from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.files import writing
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed
+from coterie.core.style import Roles
+from coterie.core.tables.dots import Differences
 from coterie.core.tables.following import follow
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.paired import FEWEST, Comparison, Contrast, compare, contrasts, p_text
-from coterie.core.tables.plots import Differences
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.study import BackboneStudy, Results
 from coterie.core.tensors.saved import load, save
@@ -337,7 +338,7 @@ def differences(series: Mapping[str, Mapping[str, Contrast]], metric: str) -> Di
         label: {NAMES[method]: contrast.found for method, contrast in found.items()}
         for label, found in series.items()
     }
-    return Differences(f"F³CRec minus it, {metric}", named)
+    return Differences(f"F³CRec minus it, {metric}", named, roles=Roles(better="higher"))
 
 
 def user_means(results: Sequence[RunResult], metric: str) -> NDArray[np.float64]:

@@ -27,8 +27,9 @@ from coterie.core.privacy.attack import SCORERS, attack_curve
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.schema import changed, values_of
 from coterie.core.settings.sections import PrivacySettings
+from coterie.core.style import Roles
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Lines
+from coterie.core.tables.plots import SHARE, Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tensors.keys import Key
@@ -78,7 +79,17 @@ def sweep_figure(study: Study) -> Report:
         labels = {"validation": "valid", "test": "test"}
         lines = {label: list(map(spread, found[split])) for label, split in labels.items()}
         y_label, log = f"N@{top_k}, mean of D1 to D3", name == "lambda_kd"
-        plots.append(Lines(_AXES[name], values, lines, log, current, y_label))
+        drawn = Lines(
+            _AXES[name],
+            values,
+            lines,
+            log,
+            current,
+            y_label,
+            roles=Roles(better="higher"),
+            bounds=SHARE,
+        )
+        plots.append(drawn)
         best = int(np.argmax([np.mean(v) for v in found["valid"]]))
         sheet.notes.append(
             f"{_AXES[name]}: best on validation at {values[best]:g}, where the test gives "

@@ -23,8 +23,9 @@ from coterie.continual.tables.study import (
     validations,
 )
 from coterie.core.settings.schema import changed
+from coterie.core.style import Roles
+from coterie.core.tables.dots import Differences
 from coterie.core.tables.paired import Contrast, contrasts
-from coterie.core.tables.plots import Differences
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, Values
 from coterie.core.tables.sheet import Sheet
@@ -119,17 +120,19 @@ def _slower(of: Variant, lr: float) -> Variant:
 def _table(
     study: Study, sheet: Sheet[Study], table: str, what: str, variants: Mapping[str, list[Variant]]
 ) -> Report:
-    drawn = {}
+    panels, measure = [], label_of(_metrics(study)[0])
     for backbone, lines in variants.items():
         name = BACKBONE_NAMES[backbone]
         runs = study.run_all(f"{table}: {name}", {(v.method, v.how): v.settings for v in lines})
+        drawn = {}
         for method in dict.fromkeys(v.method for v in lines):
             own = {how: found for (of, how), found in runs.items() if of == method}
             found = _lines(sheet, backbone, method, own)
-            drawn[f"{name}, {NAMES[method]}"] = {how: c.found for how, c in found.items()}
+            drawn[NAMES[method]] = {how: c.found for how, c in found.items()}
         sheet.notes += _chosen(name, study, runs)
-    panel = Differences(f"minus the paper's, {label_of(_metrics(study)[0])}", drawn)
-    return sheet.report(table, what, [panel])
+        roles, what_of = Roles(NAMES["f3crec"], better="higher"), f"{measure} minus the paper's"
+        panels.append(Differences(what_of, drawn, title=name, roles=roles))
+    return sheet.report(table, what, panels)
 
 
 def _metrics(study: Study) -> list[str]:

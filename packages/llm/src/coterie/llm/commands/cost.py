@@ -101,7 +101,7 @@ def _derived(experiment: Any, given: Any) -> _Shown:
 
 def _measured(experiment: Any, given: Any) -> _Shown:
     """Figure 3b, measured."""
-    from coterie.core.tables.plots import plot_panels
+    from coterie.core.tables.pictures import plot_panels
     from coterie.llm.cost.inputs import measured
     from coterie.llm.cost.measuring import step_panels
 

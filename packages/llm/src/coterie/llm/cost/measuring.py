@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.local_training.row_adam import RowAdam
+from coterie.core.style import Roles
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Lines
 from coterie.core.tensors.keys import Key
@@ -90,6 +91,8 @@ def step_panels(found: Sequence[StepCost], whole: str) -> list[Lines]:
             k,
             {"PPLR": [spread(of(step)) for step in split], whole: [spread(of(one))] * len(k)},
             y_label=label,
+            roles=Roles("PPLR", better="lower"),
+            bounds=(0.0, None),
         )
         for label, of in measures.items()
     ]

@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from coterie.core.style import Roles
+from coterie.core.tables.grids import Heat
+from coterie.core.tables.means import dots
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Heat, Lines, Panel, bars
+from coterie.core.tables.plots import SHARE, Lines, Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet, cell
@@ -50,10 +53,13 @@ def imbalance_figure(study: Study) -> Report:
         line = sheet.line(method=name, **summary(part))
         line[f"rounds to {_NEARLY:.0%} of the best"] = cell(reached)
     groups = {
-        f"{client + 1}": {name: of_client(part, client) for name, part in runs.items()}
+        f"client {client + 1}": {name: of_client(part, client) for name, part in runs.items()}
         for client in clients
     }
-    panels: list[Panel] = [bars("Recall@10 of a client", groups), _curves(runs)]
+    panels: list[Panel] = [
+        dots("Recall@10", groups, roles=Roles(better="higher"), bounds=SHARE),
+        _curves(runs),
+    ]
     return sheet.report("Figure 1", "clients and convergence", panels)
 
 
@@ -82,9 +88,9 @@ def _curves(runs: Results) -> Lines:
         name: [spread([c[min(place, len(c) - 1)] for c in part]) for place in range(longest)]
         for name, part in courses.items()
     }
-    return Lines(
-        "round", range(1, longest + 1), lines, log=longest > 50, y_label="share of the best"
-    )
+    rounds = list(range(1, longest + 1))
+    y_label = "share of the best Recall@10 of a run"
+    return Lines("round", rounds, lines, longest > 50, y_label=y_label, bounds=SHARE)
 
 
 # Figure 4: PPLR, each of its halves alone, and FedAvg; and how strong the halves are.
@@ -117,7 +123,12 @@ def ablation_figure(study: Study) -> Report:
         "imbalance": lambda part: [value for value in imbalances(part) if np.isfinite(value)],
     }
     panels = [
-        bars(label, {b: {NAMES[m]: of(part) for m, part in by.items()} for b, by in runs.items()})
+        dots(
+            label,
+            {b: {NAMES[m]: of(part) for m, part in by.items()} for b, by in runs.items()},
+            roles=Roles(NAMES["pplr"], better="lower" if label == "imbalance" else "higher"),
+            bounds=(0.0, None),
+        )
         for label, of in drawn.items()
     ]
     lines = [_mechanism(backbone, results["pplr"]) for backbone, results in runs.items()]
@@ -130,8 +141,8 @@ def _mechanism(backbone: str, results: Sequence[RunResult]) -> Lines:
         label: [Spread(extent.mean, float("nan"), 1) for extent in line]
         for label, line in found.items()
     }
-    rounds = range(1, 1 + max(map(len, lines.values())))
-    return Lines(f"round, {backbone}", rounds, lines, y_label="s, p and w of PPLR")
+    rounds = list(range(1, 1 + max(map(len, lines.values()))))
+    return Lines("round", rounds, lines, y_label="s, p and w of PPLR", title=backbone)
 
 
 # Figure 5, PPLR and FedAvg over the number of clients; Figure 6, PPLR over α and β.
@@ -174,6 +185,8 @@ def client_number_figure(study: Study) -> Report:
             {NAMES[m]: [spread(values[m, n]) for n in CLIENTS] for m in COMPARED},
             log=True,
             y_label=label,
+            roles=Roles(NAMES["pplr"], better="higher"),
+            bounds=SHARE,
         )
         for label, values in (("Recall@10", recall), ("worst / best client", even))
     ]
@@ -199,15 +212,20 @@ def warm_up_figure(study: Study) -> Report:
         sheet.line(α=a, β=b, **summary(part, "valid"))
     means = {key: float(np.mean(values)) for key, values in recall.items()}
     cells = {"validation Recall@10": means, "validation imbalance": unequal}
-    panels = [_heat(label, values, chosen) for label, values in cells.items()]
+    noise = {"validation Recall@10": float(np.mean([spread(v).sd for v in recall.values()]))}
+    panels = [_heat(name, part, chosen, noise.get(name, 0.0)) for name, part in cells.items()]
     return sheet.report("Figure 6", "warm-up factors", panels)
 
 
 def _heat(
-    label: str, values: dict[tuple[float, float], float], chosen: tuple[float, float]
+    label: str,
+    values: dict[tuple[float, float], float],
+    chosen: tuple[float, float],
+    noise: float,
 ) -> Heat:
     cells = [[values[a, b] for a in ALPHAS] for b in BETAS]
-    return Heat(label, "α", ALPHAS, "β", BETAS, cells, chosen)
+    better = Roles(better="lower" if "imbalance" in label else "higher")
+    return Heat(label, "α", ALPHAS, "β", BETAS, cells, chosen, noise, roles=better)
 
 
 def _grid_note(recall: dict[tuple[float, float], list[float]], chosen: tuple[float, float]) -> str:

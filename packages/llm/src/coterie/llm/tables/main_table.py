@@ -10,7 +10,10 @@ import numpy as np
 
 from coterie.core.registry.data_sets import published
 from coterie.core.settings.schema import changed
-from coterie.core.tables.plots import Bars, bars
+from coterie.core.style import Roles
+from coterie.core.tables.dots import Dots
+from coterie.core.tables.means import dots
+from coterie.core.tables.plots import SHARE
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column, known
 from coterie.core.tables.sheet import Sheet, cell
@@ -215,13 +218,14 @@ def client_table(study: Study) -> Report:
     return sheet.report("Table 3", "Recall@10 of every client", panels)
 
 
-def _panel(backbone: str, by_method: Results, clients: int) -> Bars:
-    """Bars of all methods for every client."""
+def _panel(backbone: str, by_method: Results, clients: int) -> Dots:
+    """Dots of all methods for every client."""
     groups = {
         f"client {c + 1}": {NAMES[method]: of_client(part, c) for method, part in by_method.items()}
         for c in range(clients)
     }
-    return bars(f"Recall@10, {backbone}", groups)
+    own = Roles(NAMES["pplr"], better="higher")
+    return dots("Recall@10", groups, title=backbone, roles=own, bounds=SHARE)
 
 
 def _add_clients(

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.data.sources.catalogue import load_all
+from coterie.core.style import Roles
+from coterie.core.tables.means import dots
 from coterie.core.tables.paired import Contrast, gains, rank
-from coterie.core.tables.plots import bars
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Sheet, cell
@@ -58,7 +59,8 @@ def partition_table(study: Study) -> Report:
             rules: Results = {name: part for (of, name), part in beside.items() if of == kind}
             _add(sheet, backbone, kind, results, rules)
             gained[kind] = _differences(results)
-        panels.append(bars(f"R@10 - FedAvg's, {backbone}", gained))
+        about = Roles(NAMES["pplr"], better="higher")
+        panels.append(dots("Recall@10 minus FedAvg's", gained, title=backbone, roles=about))
     if 1 < len(kinds) < len(PARTITIONS):
         sheet.notes.append("No partition genres: the items of these data have no genres or brands.")
     what = f"local minus FedAvg, {study.n_seeds}, {study.settings.data.clients} clients"

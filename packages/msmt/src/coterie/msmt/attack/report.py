@@ -17,7 +17,8 @@ from coterie.core.privacy.accountant import epsilon, price
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables.paired import Spread, spread
-from coterie.core.tables.plots import Lines, Panel, plot_panels
+from coterie.core.tables.pictures import plot_panels
+from coterie.core.tables.plots import SHARE, Lines, Panel
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import known
 from coterie.core.tensors.keys import Key
@@ -382,5 +383,5 @@ def _panels(rows: Sequence[Row]) -> list[Panel]:
             for row in rows:
                 point = Spread(row[key], row.get(f"{key}_sd", math.nan), len(row["scenarios"]))
                 lines.setdefault(row["protection"], []).append(point)
-            found.append(Lines("rounds", rounds, lines, y_label=label))
+            found.append(Lines("rounds", rounds, lines, y_label=label, bounds=SHARE))
     return found

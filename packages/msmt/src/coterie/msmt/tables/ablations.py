@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.core.settings.schema import changed
+from coterie.core.style import Roles
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Lines
+from coterie.core.tables.plots import SHARE, Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.msmt.published import ALIEXPRESS, EXPERTS, TENREC, of_ablation, of_experts
@@ -142,8 +143,18 @@ def _expert_table(study: Study, which: str, data: str, scenarios: tuple[str, ...
             world: [spread(measured(runs[world, n], f"auc_{task}")) for n in EXPERTS]
             for world in worlds
         }
-        label = f"test AUC of {task}"
-        panels.append(Lines("experts", EXPERTS, drawn, chosen=USUAL, y_label=label))
+        panels.append(
+            Lines(
+                "experts",
+                EXPERTS,
+                drawn,
+                chosen=USUAL,
+                y_label="test AUC",
+                title=task,
+                roles=Roles(better="higher"),
+                bounds=SHARE,
+            )
+        )
     return sheet.report(which, "numbers of experts, test AUC", panels)
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from coterie.core.style import Roles
+from coterie.core.tables.dots import Differences
 from coterie.core.tables.paired import Contrast, compare, contrasts, holm
-from coterie.core.tables.plots import Differences
 from coterie.core.tables.result import RunResult, at_best, known
 from coterie.core.tables.sheet import Line, Sheet, cell
 from coterie.msmt.comparison import mean_known, of_scenarios
@@ -201,6 +202,7 @@ def panels(table: Table, own: str) -> list[Differences]:
         Differences(
             f"{own} minus it, test AUC",
             {world: {label: one.found for label, one in against(rows, own).items()}},
+            roles=Roles(better="higher"),
         )
         for world, rows in table.items()
     ]

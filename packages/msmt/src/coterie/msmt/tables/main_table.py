@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from coterie.core.tables.plots import Curves, mean_curve
+from coterie.core.style import Roles
+from coterie.core.tables.means import mean_curve
+from coterie.core.tables.plots import SHARE, Curves
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import NAN, RunResult, known
 from coterie.core.tables.sheet import Sheet, cell
@@ -169,9 +171,8 @@ def convergence_figure(study: Study) -> Report:
             sheet.row(name, f"eval/{AUC}", best, world=world)
             sheet.row(name, "round_near_best", near, world=world)
             line[f"{world}: best"], line[f"{world}: near"] = cell(best), cell(near, digits=1)
-    last = list(found)[-1]  # its legend is that of all
-    panels = [_panel(world, rows, legend=world == last) for world, rows in found.items()]
-    return sheet.report("Figure 3", "convergence", panels, columns=3)
+    panels = [_panel(world, rows) for world, rows in found.items()]
+    return sheet.report("Figure 3", "convergence", panels)
 
 
 def curve(run: RunResult) -> Sequence[float]:
@@ -185,6 +186,7 @@ def reached(run: RunResult, target: float) -> float:
     return next(found, NAN)
 
 
-def _panel(world: str, rows: Results, legend: bool) -> Curves:
+def _panel(world: str, rows: Results) -> Curves:
     drawn = {label: mean_curve(runs, curve) for label, runs in rows.items()}
-    return Curves("round", f"{world}: validation AUC", drawn, legend)
+    own = Roles(ROWS[OWN].label, better="higher")
+    return Curves("round", "validation AUC", drawn, title=world, roles=own, bounds=SHARE)

@@ -7,8 +7,9 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
+from coterie.core.tables.grids import Histogram
 from coterie.core.tables.jobs import Counting
-from coterie.core.tables.plots import Histogram, plot_panels
+from coterie.core.tables.pictures import plot_panels
 from coterie.core.tables.report import Report
 from coterie.core.tensors.keys import Key
 from coterie.page.certificate.certificate import (
@@ -68,7 +69,7 @@ def conclusion(certificate: Certificate) -> str:
 
 
 def plot_regrets(certificate: Certificate, path: Path) -> Path | None:
-    """Draw how the leaders' regrets are spread, with the tolerance, as PNG.
+    """Draw how the leaders' regrets are spread, with the tolerance.
 
     Raises:
         UserError: the file cannot be written.
@@ -78,7 +79,9 @@ def plot_regrets(certificate: Certificate, path: Path) -> Path | None:
     if certificate.follower.gain.known:
         marks["follower"] = 100.0 * certificate.follower.gain.relative
     panel = Histogram("regret (% of what the player gets in a stage)", shares, "leaders", marks)
-    return plot_panels([panel], "certified" if certificate.holds else "refused", path)
+    said = "certified" if certificate.holds else "refused"
+    title = f"Equilibrium {said}: what leaders would gain by another move"
+    return plot_panels([panel], title, path)
 
 
 def _view(certificate: Certificate) -> list[dict[str, Any]]:

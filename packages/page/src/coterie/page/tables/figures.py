@@ -8,8 +8,9 @@ import numpy as np
 from scipy import stats
 
 from coterie.core.settings.schema import changed
+from coterie.core.tables.means import mean_curve
 from coterie.core.tables.paired import contrasts
-from coterie.core.tables.plots import Curves, mean_curve
+from coterie.core.tables.plots import Curves
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import NAN, RunResult, at_best, known
 from coterie.core.tables.sheet import Sheet, cell
@@ -50,7 +51,7 @@ def reward_figure(study: Study) -> Report:
             if any(known(run.curve(key)) for run in results if run.rounds)
         }
         if found:
-            panels.append(Curves("round", label, found, legend=len(found) > 1))
+            panels.append(Curves("round", label, found))
     sheet = Sheet(
         study,
         *study.setup,
@@ -118,7 +119,9 @@ def ablation_figure(study: Study) -> Report:
         line = sheet.line(chosen=name, **accuracies(part, (None, None)))
         line["best round"] = plain([float(run.best_round) for run in part])
         line["steps a round"] = plain([run.total("cost/local_steps") / run.rounds for run in part])
-    return sheet.report("Figure 3", "which factors are chosen", four_panels(results), columns=2)
+    return sheet.report(
+        "Figure 3", "which factors are chosen", four_panels(results, list(results)[-1]), columns=2
+    )
 
 
 def variant(study: Study, name: str) -> Settings:

@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from coterie.core.style import Roles
+from coterie.core.tables.means import curves
 from coterie.core.tables.paired import Contrast, contrasts, rank
-from coterie.core.tables.plots import Curves, curves
+from coterie.core.tables.plots import SHARE, Curves
 from coterie.core.tables.result import RunResult, at_best, known
 from coterie.core.tables.sheet import Sheet, cell
 from coterie.core.tables.study import Results
-from coterie.page.tables.study import COLUMNS, GLOBAL, LOCAL, OTHERS, OWN, Study
+from coterie.page.tables.study import COLUMNS, GLOBAL, LOCAL, NAMES, OTHERS, OWN, Study
 
 THOUSAND = 1e3
+BASELINES = (NAMES["local"], NAMES["central"])
+"""What no federation is needed for."""
 
 percent = partial(cell, digits=2, scale=100)
 """Write shares in per cent, and the paper's share beside."""
@@ -54,11 +58,16 @@ def steps_of(result: RunResult) -> list[float]:
     return [value / THOUSAND for value in result.cumulative("cost/local_steps")]
 
 
-def four_panels(runs: Mapping[str, Sequence[RunResult]]) -> list[Curves]:
+def four_panels(runs: Mapping[str, Sequence[RunResult]], own: str = NAMES[OWN]) -> list[Curves]:
     """Global and local test accuracy, over rounds and over cumulative local steps."""
     return [
         curves(
-            runs, name, (label, f"{column} accuracy"), x, legend=x is not None and column == "local"
+            runs,
+            name,
+            (label, f"{column} test accuracy"),
+            x,
+            roles=Roles(own, BASELINES, "higher"),
+            bounds=SHARE,
         )
         for label, x in (("round", None), ("local steps (thousand)", steps_of))
         for column, name in COLUMNS.items()

@@ -8,8 +8,11 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.core.settings.schema import changed
+from coterie.core.style import Roles
+from coterie.core.tables.dots import Dots
+from coterie.core.tables.means import dots
 from coterie.core.tables.paired import spread
-from coterie.core.tables.plots import Bars, Lines, bars
+from coterie.core.tables.plots import SHARE, Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import at_best, known
 from coterie.core.tables.sheet import Sheet
@@ -141,15 +144,18 @@ def _counts(study: Study) -> tuple[list[int], list[str]]:
     return counts, notes
 
 
-def _panels(clients: Results, ratios: Results) -> list[Bars]:
+def _panels(clients: Results, ratios: Results) -> list[Dots]:
     groups = {"clients": clients, "global:local reward": ratios}
     return [
-        bars(
-            f"accuracy, by {kind}",
+        dots(
+            "test accuracy",
             {
                 name: {column: at_best(part, metric) for column, metric in COLUMNS.items()}
                 for name, part in runs.items()
             },
+            title=f"by {kind}",
+            roles=Roles(better="higher"),
+            bounds=SHARE,
         )
         for kind, runs in groups.items()
         if runs
@@ -242,4 +248,12 @@ def dial_panel(kind: str, results: Results) -> Lines:
         column: [spread(known(at_best(part, metric))) for part in results.values()]
         for column, metric in COLUMNS.items()
     }
-    return Lines("λ (game.generality)", VALUES, lines, y_label=f"accuracy, {kind}")
+    return Lines(
+        "λ, weight of the shared objective",
+        VALUES,
+        lines,
+        y_label="test accuracy",
+        title=kind,
+        roles=Roles(better="higher"),
+        bounds=SHARE,
+    )

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import UserError
-from coterie.core.tables.paired import contrasts, rank
-from coterie.core.tables.plots import Bars, bars
+from coterie.core.style import Roles
+from coterie.core.tables.paired import contrasts, rank, spread
+from coterie.core.tables.plots import SHARE, Lines
 from coterie.core.tables.report import Report
-from coterie.core.tables.result import RunResult, at_best
+from coterie.core.tables.result import RunResult, at_best, known
 from coterie.core.tables.sheet import Sheet
 from coterie.core.tables.study import Results
 from coterie.page.published import accuracies
@@ -48,6 +49,7 @@ _OF_TASK = {
     "cifar-100": (QUANTITY, LABELS),
     "tiny-imagenet-200": (QUANTITY, LABELS),
 }
+_OF = {"quantity": "numbers of samples", "label": "labels", "feature": "features"}
 _ABOUT = {
     "quantity": "σ: standard deviation of the logarithm of a client's number of samples (the "
     "generator's theta).",
@@ -151,16 +153,21 @@ def _steadiness(skew: Skew, found: Mapping[Any, list[RunResult]], methods: list[
 
 def _panels(
     skews: tuple[Skew, ...], found: Mapping[Any, list[RunResult]], methods: list[str]
-) -> list[Bars]:
+) -> list[Lines]:
     return [
-        bars(
-            f"{column} accuracy",
+        Lines(
+            f"{skew.symbol}, skew of {_OF[skew.name]}",
+            list(skew.values),
             {
-                skew.label(value): {
-                    Study.name_of(m): at_best(found[m, skew.name, value], metric) for m in methods
-                }
-                for value in skew.values
+                Study.name_of(m): [
+                    spread(known(at_best(found[m, skew.name, value], metric)))
+                    for value in skew.values
+                ]
+                for m in methods
             },
+            y_label=f"{column} test accuracy",
+            roles=Roles(Study.name_of(OWN), better="higher"),
+            bounds=SHARE,
         )
         for skew in skews
         for column, metric in COLUMNS.items()

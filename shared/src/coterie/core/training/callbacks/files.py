@@ -17,7 +17,7 @@ from coterie.core.run.dashboard import render
 
 
 class Curves(lightning.Callback):
-    """Draw ``curves.png`` by `coterie.core.run.dashboard.render`.
+    """Draw ``curves.png`` and ``curves.svg`` by `coterie.core.run.dashboard.render`.
 
     Args:
         folder: of the run.
@@ -29,9 +29,9 @@ class Curves(lightning.Callback):
     def __init__(self, folder: Path, paper: Paper, monitor: Monitor | None, title: str) -> None:
         self.arguments = folder, paper, monitor, title
 
-    def on_train_end(self, *_: Any) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Draw."""
-        render(*self.arguments)
+        render(*self.arguments, pl_module.run.results)
 
 
 # transcript.jsonl: what crossed the boundary, line by line, cut back when a run is resumed.

@@ -112,7 +112,7 @@ UPLOADING = 600.0  # and for the upload of an online one; what is not up by then
 CONNECT_SECONDS = 15  # that a server may take to answer; no round waits
 FLUSH_SECONDS = 1.0  # what is lost when the process is killed; W&B's default is 15
 _OFF = "W&B logging is off, metrics.csv goes on"
-RESULTS = ("config.yaml", "metrics.csv", "curves.png")
+RESULTS = ("config.yaml", "metrics.csv", "curves.png", "curves.svg")
 
 
 @dataclass(frozen=True)
