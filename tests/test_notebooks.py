@@ -1,4 +1,4 @@
-"""The tutorials run from top to bottom, each in a kernel of its own, and are stored without output."""
+"""The tutorials run from top to bottom, each in a kernel of its own; no output is stored."""
 
 import resource
 from pathlib import Path
