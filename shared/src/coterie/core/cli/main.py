@@ -162,6 +162,10 @@ COMMANDS = {
         "Recommend items to a user of a run, or to a new one",
         "coterie.core.cli.runs:run_recommend",
     ),
+    "replay": (
+        "Show what a client received, did, kept and sent in a round",
+        "coterie.core.cli.replay:run_replay",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
     from coterie.core.run.experiment import Experiment, RecommendsToUsers
+    from coterie.core.run.replay import Replay
 
 _RESUMED = ("quiet", "callbacks", "loggers")
 _SHOWN = 8  # metrics that the short form of a run has
@@ -232,6 +233,34 @@ class Run:
             )
         with in_python(), computing(self.config.engine):
             found: dict[str, float] = heavy("coterie.core.run.serving").evaluate(self.folder)
+        return found
+
+    def replay(self, *, round: int, client: int) -> Replay:
+        """Run a round again, and look at what one client received, did, kept and sent in it.
+
+        The round is compared with the transcript of the run, or without one
+        (``logger={"transcript": True}``) with its ``metrics.csv``; one that differs is refused.
+
+        Args:
+            round: over all blocks, from 1.
+            client: its number, as in `clients`.
+
+        Returns:
+            ``received`` and ``sent``, messages by step; ``before`` and ``after``, private state;
+            all of them the paper's own dataclasses of tensors, of this client alone. ``turns`` has
+            every ask, ``save(folder)`` writes the tensors as safetensors.
+
+        Raises:
+            UserError: there is no such round or client, the client took no part, settings or data
+                are others by now, or the round that was run is not the one that was trained.
+        """
+        numbers = {"round": round, "client": client}
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not hasattr(number, "__index__"):
+                raise UserError(f"'{name}' must be a whole number, not {number!r}")
+        with in_python():
+            replay = heavy("coterie.core.run.replay").replay
+            found: Replay = replay(self.folder, int(round), int(client))
         return found
 
     def plot(self) -> Figure:
