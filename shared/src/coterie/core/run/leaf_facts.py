@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.core.protocol.messages import Reveals, Up, declared
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import DenseRows, Rows
 from coterie.core.tensors.stacked import Stacked
@@ -49,13 +50,12 @@ class Fact:
         return {name: value for name, value in found.items() if value is not None}
 
 
-def facts_of(message: Any, titles: Sequence[str] = (), n_items: int = 0) -> list[Fact]:
+def facts_of(message: Any, titles: Sequence[str] = ()) -> list[Fact]:
     """List the facts of a message of one client, without a client axis.
 
     Args:
         message: any tree; None has none.
-        titles: of items, by row of the table of items.
-        n_items: rows of that table.
+        titles: of items by their numbers, for rows that an upload declares to be those of items.
 
     Example:
         >>> [fact] = facts_of({"row": torch.tensor([3.0, 4.0])})
@@ -63,9 +63,10 @@ def facts_of(message: Any, titles: Sequence[str] = (), n_items: int = 0) -> list
         ((2,), 8, 5.0, [3.0, 4.0])
     """
     found: list[Fact] = []
+    of_items = _of_items(message)
     for path, leaf in tree.leaves(message):
         if isinstance(leaf, Rows):
-            found.append(_of_rows(path, leaf, titles, n_items))
+            found.append(_of_rows(path, leaf, titles if path.split(".")[0] in of_items else ()))
         elif isinstance(leaf, Tensor):
             found.append(_of_tensor(path, leaf))
         elif isinstance(leaf, Stacked):
@@ -73,6 +74,12 @@ def facts_of(message: Any, titles: Sequence[str] = (), n_items: int = 0) -> list
         else:
             found.append(Fact(path, None, type(leaf).__name__, 0, None, _plain(leaf)))
     return found
+
+
+def _of_items(message: Any) -> set[str]:
+    """Fields of an upload whose rows are items."""
+    fields = declared(type(message)) if isinstance(message, Up) else ()
+    return {field.name for field in fields if field.reveals is Reveals.ITEMS_TOUCHED}
 
 
 def _plain(value: Any) -> Any:
@@ -90,14 +97,14 @@ def _of_tensor(path: str, leaf: Tensor) -> Fact:
     )
 
 
-def _of_rows(path: str, leaf: Rows, titles: Sequence[str], n_items: int) -> Fact:
+def _of_rows(path: str, leaf: Rows, titles: Sequence[str]) -> Fact:
     travels = leaf.wire()
     table = leaf.dense()[0]
     if isinstance(travels, DenseRows):  # nobody sees which rows a client had
         rows = list(range(table.shape[0]))
     else:
         rows = travels.index.values.tolist()
-    items = [titles[row] for row in rows] if n_items and table.shape[0] == n_items else None
+    items = [titles[row] for row in rows] if table.shape[0] <= len(titles) else None
     first = table[rows[:1]].flatten()[:FEW].tolist()
     size = int(leaf.nbytes().sum())
     return Fact(path, tuple(table.shape), _dtype(table), size, norm(table), first, rows, items)

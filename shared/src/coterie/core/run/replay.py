@@ -61,8 +61,7 @@ class Replay:
         began: round from whose end the run was run again; 0 is its start.
         proof: what the round was compared with, ``transcript`` or ``metrics``.
         compared: how many crossings of the transcript, or numbers of ``metrics.csv``, are the same.
-        titles: item -> its id and title, where the run recommends.
-        n_items: rows of a table of items; 0 where there is none.
+        titles: id and title of each item, by its number, where the run recommends.
     """
 
     run: Path
@@ -79,7 +78,6 @@ class Replay:
     proof: str
     compared: int
     titles: Sequence[str] = ()
-    n_items: int = 0
 
     @property
     def received(self) -> dict[str, Any]:
@@ -124,7 +122,7 @@ class Replay:
 
     def facts(self, message: Any) -> list[Fact]:
         """Facts of a message's tensors, and of the rows that it changes."""
-        return facts_of(message, self.titles, self.n_items)
+        return facts_of(message, self.titles)
 
     def _of_turn(self, name: str, turn: Turn) -> dict[str, Any]:
         return {
@@ -317,7 +315,6 @@ class _Again:
             proof=proof,
             compared=compared,
             titles=titles,
-            n_items=len(titles),
         )
 
     def _measured(self) -> dict[str, float]:
