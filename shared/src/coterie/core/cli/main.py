@@ -172,6 +172,10 @@ COMMANDS = {
         "Show the data sets that are here, or the blocks of one",
         "coterie.core.cli.data:run_data",
     ),
+    "dashboard": (
+        "Save a paper's panels as a view of a W&B project, or print it",
+        "coterie.core.cli.dashboard:run_dashboard",
+    ),
     "list": (
         "Show papers, methods, data sets, presets and tuned configurations",
         "coterie.core.cli.list:run_list",
