@@ -146,6 +146,12 @@ def test_each_group_of_rows_has_a_best_one_and_ties_share():
     assert bold(latex_table([{"a": 1.0}, {"a": 1.0}, {"a": 0.0}], better={"a": "max"})) == ["1"] * 2
 
 
+def test_what_is_of_no_group_is_no_rival():
+    rows = [{"by": "mf", "a": 1.0}, {"by": "", "a": 3.0}, {"by": "mf", "a": 2.0}]
+    assert bold(latex_table(rows, better={"a": "max"}, within=["by"])) == ["2"]
+    assert bold(latex_table(rows, better={"a": "max"})) == ["3"]
+
+
 def test_no_rows_are_no_table():
     assert latex_table([]) == latex_table([{}]) == ""
 

@@ -231,7 +231,8 @@ def latex_table(
         notes: lines below the table.
         better: of which columns the best value is bold, and which it is; a column of the same
             name may be missing.
-        within: columns by which the rows fall into groups, each with a best value of its own.
+        within: columns by which the rows fall into groups, each with a best value of its own; a row
+            that lacks one of them is of no group, and no rival.
 
     Example:
         >>> print(latex_table([{"method": "FT", "NDCG": 0.5}], better={"NDCG": "max"}), end="")
@@ -319,8 +320,9 @@ def _best(
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(texts):
         groups.setdefault(tuple(row.get(name, "") for name in within), []).append(number)
+    rivals = [members for labels, members in groups.items() if not set(labels) & set(_MISSING)]
     for name, end in better.items():
-        for members in groups.values():
+        for members in rivals:
             values = {n: leading(texts[n].get(name, "")) for n in members}
             known = {n: value for n, value in values.items() if value is not None}
             first = (max if end == "max" else min)(known.values(), default=None)

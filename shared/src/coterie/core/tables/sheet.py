@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from coterie.core.tables.latex import Better
 from coterie.core.tables.paired import spread
 from coterie.core.tables.plots import Panel, plot_panels
 from coterie.core.tables.report import Report
@@ -73,6 +74,8 @@ class Sheet(Generic[T]):
         panels: Sequence[Panel] = (),
         columns: int | None = None,
         seeds: bool = True,
+        better: Better | None = None,
+        within: Sequence[str] = (),
     ) -> Report:
         """Lay the sheet out, with an image if there is anything to draw.
 
@@ -82,6 +85,8 @@ class Sheet(Generic[T]):
             panels: of the image.
             columns: panels in a row; None = all in one.
             seeds: whether the heading ends with their number.
+            better: of which columns for people the best value stands out, and which it is.
+            within: columns by which its lines fall into groups, each with a best value.
 
         Raises:
             UserError: the image cannot be written.
@@ -91,7 +96,11 @@ class Sheet(Generic[T]):
         file = study.file(which.lower().replace(" ", ""))
         if panels:
             image = plot_panels(panels, title, study.folder / f"{file}.png", columns)
-        return Report(file, title, self.rows, self.lines, self.notes, image)
+        return Report(
+            *(file, title, self.rows, self.lines, self.notes, image),
+            better=better or {},
+            within=within,
+        )
 
 
 def cell(values: Values, paper: float | None = None, digits: int = 4, scale: float = 1.0) -> str:
