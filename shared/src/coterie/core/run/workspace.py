@@ -49,7 +49,7 @@ def sections(paper: Paper | None = None) -> list[Section]:
 def _overview(chosen: Mapping[str, Paper]) -> list[Panel]:
     """What methods are compared by: scores on validation, by rounds and by bytes, and the loss."""
     scores = {key.name: key for paper in chosen.values() for key in paper.keys if _is_score(key)}
-    by_rounds = [Panel(key.meaning, (key.name,)) for key in scores.values()]
+    by_rounds = [Panel(f"{name}, by rounds", (name,)) for name in scores]
     first = {next((k.name for k in one.keys if _is_score(k)), "") for one in chosen.values()}
     by_bytes = [
         Panel(f"{name}, by bytes that clients sent", (name,), SENT)
