@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -296,6 +297,13 @@ def check(report, out):
 def test_table_2_on_the_sample(out):
     report = make(out, *ONE_LATER, table=2)
     check(report, out)
+    best = {}  # of every metric, backbone and column; references are of no backbone
+    for row in report.view:
+        for name in ("D1", "Avg") if row["backbone"] else ():
+            found = best.setdefault((row["metric"], row["backbone"], name), [])
+            found.append(float(row[name].split(" ")[0]))
+    bold = re.findall(r"\\textbf\{([\d.]+)", report.latex())
+    assert {f"{max(found):.4f}" for found in best.values()} == set(bold)
     # 4 references and 6 methods x 3 backbones, by metric (and for programs by block and average).
     assert len(report.view) == 2 * 2 * (4 + 6 * 3)  # metrics, under two protocols
     assert len(report.rows) == 2 * len(report.view)

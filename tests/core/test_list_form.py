@@ -1,5 +1,6 @@
 """Clients that differ in shape: the list form, and messages that differ from client to client."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import pytest
@@ -23,6 +24,7 @@ from coterie.core.protocol.messages import (
     leaves,
 )
 from coterie.core.protocol.uploads import Flag, Sum
+from coterie.core.run.recording import Recording
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.rows import FactoredRows
@@ -119,6 +121,21 @@ def test_clients_of_different_shapes_answer_as_a_list():
     assert [answer.own.shape for answer in replies.ups.values()] == [(3,), (1,), (4,)]
     assert [float(answer.total) for answer in replies.ups.values()] == [6.0, 2.0, 8.0]
     assert asked.store.take(torch.tensor([9])).weights.tolist() == [2.0] * 4
+
+
+def test_one_client_of_the_list_form_is_recorded_and_nothing_else_changes():
+    asked = cohort()
+    asked.enrol()
+    recorded = Recording.of(asked.exchange, 9)
+    watched = dataclasses.replace(asked, exchange=recorded)
+    replies = watched.ask(GROW, Ask(torch.tensor(3.0), (2,)))
+    assert [float(up.total) for up in replies.ups.values()] == [3.0, 12.0]
+    assert recorded.answered == {2, 5, 9}
+    [turn] = recorded.turns
+    assert (turn.step, turn.refused, float(turn.received.factor)) == ("grow", "", 3.0)
+    assert turn.before.weights.tolist() == [1.0] * 4
+    assert turn.after.weights.tolist() == recorded.mine().weights.tolist() == [3.0] * 4
+    assert float(turn.made.total) == float(turn.sent.total) == 12.0
 
 
 def test_each_block_has_its_own_places():

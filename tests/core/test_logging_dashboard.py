@@ -1,6 +1,7 @@
 """The dashboard's panels, the documentation of keys and the sweep file."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -11,12 +12,13 @@ import yaml
 from matplotlib.image import imread
 
 from coterie.continual.settings import Settings
-from coterie.core import figures
+from coterie.core import extras, figures
+from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.registry.papers import find_paper, papers
-from coterie.core.run import dashboard
+from coterie.core.run import dashboard, workspace
 from coterie.core.run.dashboard import drawing, render
 
 pytestmark = pytest.mark.usefixtures("drawn_anew")
@@ -25,15 +27,12 @@ NDCG = Monitor("eval/ndcg@20")
 F3CREC = find_paper("f3crec")
 
 
-def keys_of(title):
-    """What documents the keys under a heading."""
-    return KEYS if title == "Federation" else (*KEYS, *find_paper(title).keys)
-
-
-@pytest.mark.parametrize("title", dashboard.sections())
-def test_every_panel_shows_documented_keys(title):
-    for panel in dashboard.sections()[title]:
-        assert all(documented(key, keys_of(title)) for key in (*panel.keys, panel.x)), panel
+@pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
+def test_every_panel_shows_documented_keys(paper):
+    for section in workspace.sections(paper):
+        for panel in section.panels:
+            known = (*KEYS, *paper.keys)
+            assert all(documented(key, known) for key in (*panel.keys, panel.x)), panel
 
 
 def rows_below(heading):
@@ -221,21 +220,61 @@ def test_no_table_is_one_clear_line(tmp_path, content):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    def missing(name):
-        raise ModuleNotFoundError(f"No module named {name!r}", name="wandb_workspaces")
-
-    monkeypatch.setattr(dashboard, "import_module", missing)
-    with pytest.raises(UserError, match="pip install wandb-workspaces"):
-        dashboard.workspace("me", "coterie")
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs wandb_workspaces.*coterie-core\[dashboard\]"):
+        workspace.workspace("me", "coterie")
 
 
-def test_the_workspace_has_the_panels():
-    pytest.importorskip("wandb_workspaces", reason="wandb-workspaces is optional")
-    built = dashboard.workspace("me", "coterie")
-    assert [section.name for section in built.sections] == ["Federation", *papers()]
+@pytest.mark.filterwarnings("ignore:Pydantic V1 style")
+@pytest.mark.parametrize("paper", papers().values(), ids=lambda paper: paper.name)
+def test_the_workspace_has_the_panels(paper):
+    built = workspace.workspace("me", "mine", paper)
+    wanted = workspace.sections(paper)
+    assert [section.name for section in built.sections] == [one.title for one in wanted]
     model = built._to_model().model_dump_json(by_alias=True)  # what `save` sends
-    for panel in (panel for panels in dashboard.sections().values() for panel in panels):
+    assert (built.entity, built.project) == ("me", "mine")
+    for panel in (panel for section in wanted for panel in section.panels):
         assert all(f'"{key}"' in model for key in panel.keys)
+    assert f'"value":"{paper.name}"' in model  # runs of other papers are left out
+    charts = [panel.config.model_dump() for panel in built.sections[0]._to_model().panels]
+    grouped = [(one["group_by"], one["group_agg"], one["group_area"]) for one in charts]
+    assert set(grouped) == {("method.value", "mean", "stddev")}
+
+
+def test_the_view_of_all_papers_has_all_panels():
+    titles = [section.title for section in workspace.sections()]
+    assert titles == [workspace.OVERVIEW, "Federation", *papers()]
+
+
+def test_a_dry_run_prints_the_view_without_account_network_or_package(monkeypatch, capsys):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["dashboard", "f3crec", "--dry-run", "--project", "mine"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    for row in workspace.plan(F3CREC):
+        assert row["panel"].split()[0] in text
+        assert all(key in text for key in row["y"])
+    assert main(["dashboard", "f3crec", "--dry-run", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    compared = [row for row in rows if row["lines"] != "a run"]
+    assert {row["section"] for row in compared} == {workspace.OVERVIEW}
+    assert ["eval/ndcg@20"] in [row["y"] for row in compared if row["x"] == workspace.SENT]
+
+
+def test_a_view_needs_an_entity_and_what_wandb_says_is_one_line(monkeypatch, capsys):
+    def failing(*given):
+        raise RuntimeError("no\nnetwork")
+
+    assert main(["dashboard", "f3crec"]) == 2
+    assert "--entity NAME" in capsys.readouterr().err
+    monkeypatch.setattr("coterie.core.cli.dashboard.apply", failing)
+    assert main(["dashboard", "f3crec", "--entity", "me"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "(no network): say wandb login first" in line
+    monkeypatch.setattr("coterie.core.cli.dashboard.apply", lambda *given: "https://" + given[1])
+    assert main(["dashboard", "f3crec", "--entity", "me"]) == 0
+    assert "Saved: https://coterie" in capsys.readouterr().out
 
 
 def test_the_sweep_searches_real_settings():

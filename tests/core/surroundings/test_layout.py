@@ -113,7 +113,9 @@ def test_a_benchmark_has_fewer_columns_not_narrower_ones(room, capsys):
     )
     text = capsys.readouterr().out
     fixed = f"Speed of f3crec Left out at {room} columns Shown by --json and in bench.md. Written"
-    known = words_in(BENCH) | set(re.findall(WORD, f"{fixed} to runs/f3crec/bench/bench.md MB."))
+    known = words_in(BENCH) | set(
+        re.findall(WORD, f"{fixed} to runs/f3crec/bench/bench.md and bench.tex MB.")
+    )
     check(text, room, known)
     head = text.splitlines()[1].split()
     assert head[:5] == ["name", "unit", "ours", "reference", "ratio"]
@@ -140,7 +142,7 @@ def test_a_table_of_a_paper_fits(room, capsys):
     ]
     command.print_report(Report("table2", "Table 2", rows, notes=notes), Path("table2.md"))
     fixed = f"Table 2 Left out at {room} columns Shown by --json and in table2.md. Written to 8."
-    known = words_in([rows, notes, fixed, "table2.md"])
+    known = words_in([rows, notes, fixed, "table2.md and table2.tex"])
     check(capsys.readouterr().out, room, known)
 
 

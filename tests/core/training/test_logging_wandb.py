@@ -31,7 +31,8 @@ from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
 
 ROOT = Path(__file__).parents[3]
 NDCG = Monitor("eval/ndcg@20")
-CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",))
+ORIGIN = {"paper": "f3crec", "data_digest": "d1", "git.working": "c0ffee", "git.coterie": None}
+CARD = RunCard("f3crec", "ft", "ml-100k", 3, tags=("smoke",), origin=ORIGIN)
 CONFIG = {"method": "ft", "seed": 3, "model": {"dim": 32, "lr": 1.0}, "data": {"name": "ml-100k"}}
 
 
@@ -113,7 +114,9 @@ def test_name_group_job_type_tags_and_resolved_settings(written):
     assert run["tags"] == ["smoke"]
     assert run["project"] == "coterie"
     configs = [line["config"]["update"] for line in written[2] if line["type"] == "config"]
-    assert {k: v for config in configs for k, v in config.items() if k != "_wandb"} == CONFIG
+    assert {k: v for config in configs for k, v in config.items() if k != "_wandb"} == (
+        CONFIG | ORIGIN
+    )
 
 
 def test_histograms_every_other_round_count_every_client(written):

@@ -200,6 +200,11 @@ class Experiment(RecommendsToUsers[Settings]):
             Need("the local samples", (f"{method}.negatives",), operations=64 * samples),
         ]
 
+    def elsewhere(self) -> str:
+        """Say whose layers are behind a server of their own."""
+        server = self.settings.split.server
+        return "" if server is None else f"the middle layers are behind split.server {server}"
+
     def federation(self) -> Federation:
         """Build both halves."""
         settings = self.settings

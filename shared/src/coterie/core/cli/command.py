@@ -187,7 +187,7 @@ def print_report(report: Report, saved: Path) -> None:
     print_rows(report.view or report.rows, report.title, first=report.first, more=more)
     for note in report.notes:
         tell(note)
-    tell(f"Written to {saved}")
+    tell(f"Written to {saved} and {saved.with_suffix('.tex').name}")
 
 
 def cell(value: Any) -> str:

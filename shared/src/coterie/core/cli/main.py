@@ -162,11 +162,19 @@ COMMANDS = {
         "Recommend items to a user of a run, or to a new one",
         "coterie.core.cli.runs:run_recommend",
     ),
+    "replay": (
+        "Show what a client received, did, kept and sent in a round",
+        "coterie.core.cli.replay:run_replay",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (
         "Show the data sets that are here, or the blocks of one",
         "coterie.core.cli.data:run_data",
+    ),
+    "dashboard": (
+        "Save a paper's panels as a view of a W&B project, or print it",
+        "coterie.core.cli.dashboard:run_dashboard",
     ),
     "list": (
         "Show papers, methods, data sets, presets and tuned configurations",

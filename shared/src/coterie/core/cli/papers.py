@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import SUPPRESS
+from argparse import SUPPRESS, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from coterie.core.registry.papers import Paper, find_paper, heavy, load, papers
 from coterie.core.run.runfolder import paper_of, resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
 from coterie.core.settings.sections import DataSettings
+from coterie.core.tables.latex import latex_table
 from coterie.core.tables.report import Report, markdown_table
 
 
@@ -206,8 +207,10 @@ def run_privacy(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("privacy", "Show every field that crosses the boundary of a client.")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help="of one paper; default: of all")
-    parser.add_argument("--json", action="store_true", help=JSON_HELP)
-    parser.add_argument("--markdown", action="store_true", help="print a markdown table")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help=JSON_HELP)
+    form.add_argument("--markdown", action="store_true", help="print a markdown table")
+    form.add_argument("--latex", action="store_true", help="print a LaTeX table")
     parser.add_argument(
         "--privacy.steps",
         dest="steps",
@@ -243,7 +246,7 @@ def run_privacy(argv: Sequence[str]) -> None:
         print_json([{"paper": name} | row for name, rows in tables.items() for row in rows])
         return
     for name, rows in tables.items():
-        _show(name, rows, given.markdown)
+        _show(name, rows, given)
 
 
 def releases(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:
@@ -260,11 +263,15 @@ def releases(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:
     return rows
 
 
-def _show(name: str, rows: Sequence[Mapping[str, str]], as_markdown: bool) -> None:
-    if as_markdown:
+def _show(name: str, rows: Sequence[Mapping[str, str]], given: Namespace) -> None:
+    title = f"What crosses the boundary in {name}"
+    if given.markdown:
         say("\n".join(markdown_table(rows)))
         return
-    tell(f"What crosses the boundary in {name}")
+    if given.latex:
+        say(latex_table(rows, title, f"privacy-{name}").rstrip())
+        return
+    tell(title)
     for row in rows:
         title = f"{row['direction']} {row['step']}: {row['field']} of {row['message']}"
         more = {column: text for column, text in row.items() if column not in _TITLE}

@@ -204,7 +204,11 @@ def run_sweep(argv: Sequence[str]) -> None:
         rows = _over_seeds(rows, sweep.metric)
     rows.sort(key=lambda row: _rank(row[sweep.metric], sweep.maximize))
     report = Report(
-        "sweep", f"Sweep of {paper.name}, best first", rows, first=(sweep.metric, "sd", "seeds")
+        "sweep",
+        f"Sweep of {paper.name}, best first",
+        rows,
+        first=(sweep.metric, "sd", "seeds"),
+        better={sweep.metric: "max" if sweep.maximize else "min"},
     )
     saved = report.save(folder)
     if not given.json:

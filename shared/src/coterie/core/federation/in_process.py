@@ -27,7 +27,7 @@ NOBODY = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
-class _Tried:
+class Tried:
     """What a chunk made of a step, before anybody has looked at it."""
 
     ids: Tensor
@@ -166,12 +166,12 @@ class InProcess(Exchange):
             for ids in own.ids().split(1) if self.is_list else [own.ids()]:
                 self.store.enrol(ids, own.take(ids))
 
-    def _try_chunk(self, request: Request, data: Any, index: Tensor) -> _Tried:
+    def _try_chunk(self, request: Request, data: Any, index: Tensor) -> Tried:
         whole = index.numel() == len(request.ids)
         # All at once: the same object every round, so that what is derived from it is kept.
         return self._try(request, request.ids[index], data if whole else data.take(index))
 
-    def _try(self, request: Request, ids: Tensor, data: Any) -> _Tried:
+    def _try(self, request: Request, ids: Tensor, data: Any) -> Tried:
         """Run the step; nothing is changed yet."""
         name, down = request.step.name, request.down_for(ids)
         key = self.secrets(ids).fold(name, *request.when, request.draw)
@@ -181,9 +181,9 @@ class InProcess(Exchange):
         up, new = getattr(self.client, name)(down, mine, data, own)
         if self.is_list and written(before):
             raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
-        return _Tried(ids, key, down, before, up, new)
+        return Tried(ids, key, down, before, up, new)
 
-    def _settle(self, request: Request, tried: _Tried) -> Answers:
+    def _settle(self, request: Request, tried: Tried) -> Answers:
         """The transaction after a step: guard, commit, and pass uploads through middleware.
 
         Uploads come out as they leave, and only of those who were accepted.

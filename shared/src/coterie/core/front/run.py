@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.errors import UserError
-from coterie.core.front.given import computing, configured, in_python, of_numpy, trained
+from coterie.core.front.given import computing, configured, in_python, trained
+from coterie.core.front.recommended import check_top, frame_of, numbers_of
 from coterie.core.registry.papers import Paper, find_paper, heavy
 from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
 from coterie.core.settings.base import BaseSettings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
     from coterie.core.run.experiment import Experiment, RecommendsToUsers
+    from coterie.core.run.replay import Replay
 
 _RESUMED = ("quiet", "callbacks", "loggers")
 _SHOWN = 8  # metrics that the short form of a run has
@@ -165,10 +167,10 @@ class Run:
             UserError: a user is unknown, none of the users took part, or the paper recommends
                 nothing.
         """
-        _check_top(top)
+        check_top(top)
         with in_python():
             experiment, module = self._recommender()
-            numbers = _numbers(users, experiment)
+            numbers = numbers_of(users, experiment)
             with computing(experiment.settings.engine):
                 lists = heavy("coterie.core.run.serving").lists_of(experiment, module, numbers, top)
         names = experiment.interactions.user_names
@@ -184,7 +186,7 @@ class Run:
                 f"as '{names[lists.finished[0]]}': they have had all items",
                 stacklevel=2,
             )
-        return _frame(lists.table.columns(), experiment)
+        return frame_of(lists.table.columns(), experiment)
 
     def recommend_new(self, history: Histories, top: int = 10) -> pd.DataFrame:
         """Recommend to people who are not in the data, by what they had.
@@ -205,7 +207,7 @@ class Run:
             UserError: no item of a history is known, or the paper recommends nothing, or not to
                 people who are new.
         """
-        _check_top(top)
+        check_top(top)
         with in_python():
             experiment, module = self._recommender()
             with computing(experiment.settings.engine):
@@ -214,7 +216,7 @@ class Run:
                 )
         for note in notes:
             warnings.warn(note, stacklevel=2)
-        return _frame(table.columns(), experiment)
+        return frame_of(table.columns(), experiment)
 
     def evaluate(self, split: Literal["test"] = "test") -> dict[str, float]:
         """Measure the newest block of the run again, as it is by now, finished or not.
@@ -232,6 +234,34 @@ class Run:
             )
         with in_python(), computing(self.config.engine):
             found: dict[str, float] = heavy("coterie.core.run.serving").evaluate(self.folder)
+        return found
+
+    def replay(self, *, round: int, client: int) -> Replay:
+        """Run a round again, and look at what one client received, did, kept and sent in it.
+
+        The round is compared with the transcript of the run, or without one
+        (``logger={"transcript": True}``) with its ``metrics.csv``; one that differs is refused.
+
+        Args:
+            round: over all blocks, from 1.
+            client: its number, as in `clients`.
+
+        Returns:
+            ``received`` and ``sent``, messages by step; ``before`` and ``after``, private state;
+            all of them the paper's own dataclasses of tensors, of this client alone. ``turns`` has
+            every ask, ``save(folder)`` writes the tensors as safetensors.
+
+        Raises:
+            UserError: there is no such round or client, the client took no part, settings or data
+                are others by now, or the round that was run is not the one that was trained.
+        """
+        numbers = {"round": round, "client": client}
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not hasattr(number, "__index__"):
+                raise UserError(f"'{name}' must be a whole number, not {number!r}")
+        with in_python():
+            replay = heavy("coterie.core.run.replay").replay
+            found: Replay = replay(self.folder, int(round), int(client))
         return found
 
     def plot(self) -> Figure:
@@ -355,39 +385,3 @@ def _by_weight(metric: tuple[str, float]) -> tuple[bool, bool]:
     """What is tested of the whole comes before what is of a block, or of validation."""
     name, _ = metric
     return not name.startswith("test/"), "/block" in name
-
-
-def _check_top(top: int) -> None:
-    if isinstance(top, bool) or not hasattr(top, "__index__") or top < 1:
-        raise UserError(f"'top' must be a whole number of at least 1, not {top!r}")
-
-
-def _numbers(
-    users: str | int | Iterable[str | int] | None, experiment: RecommendsToUsers[Any]
-) -> list[int]:
-    """Numbers of the users that are asked for, each once."""
-    data = experiment.interactions
-    if users is None:
-        return list(range(data.n_users))
-    asked = [users] if isinstance(of_numpy(users), str | int) else users
-    if not isinstance(asked, Iterable):
-        raise UserError(f"'users' must be ids of users, as [42, 43], not {users!r}")
-    known = {name: number for number, name in enumerate(data.user_names)}
-    find = heavy("coterie.core.run.serving").user_number
-    names = dict.fromkeys(map(str, asked))
-    return [
-        known[name] if name in known else find(name, data, experiment.settings.data)
-        for name in names
-    ]
-
-
-def _frame(columns: dict[str, list[Any]], experiment: RecommendsToUsers[Any]) -> pd.DataFrame:
-    """Recommendations as a data frame, with titles."""
-    import pandas as pd
-
-    data = experiment.interactions
-    titles = dict(zip(data.item_names, data.titles or (), strict=False))
-    kinds = {"user": "str", "rank": "int64", "item": "str", "score": "float64"}
-    frame = pd.DataFrame(columns).astype(kinds)
-    frame.insert(3, "title", [titles.get(item, "") for item in columns["item"]])
-    return frame.astype({"title": "str"})

@@ -1,10 +1,9 @@
-"""The dashboard as code: the same panels in a W&B workspace and in a local picture."""
+"""The dashboard of a run as a local picture; W&B has the same panels, see `run.workspace`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from coterie.core.registry.keys import (
     Panel,
     documented,
 )
-from coterie.core.registry.papers import Paper, papers
+from coterie.core.registry.papers import Paper
 from coterie.core.run.metrics_file import read_metrics
 from coterie.core.style import (
     MOST_LABELLED,
@@ -51,53 +50,6 @@ _TITLE, _FIRST, _OTHERS, _NUMBERS, _NAMES, _LETTER = 0.3, 3.1, 2.3, 0.7, 0.95, 0
 _MOST_BLOCKS = 6
 _NAME = 12  # letters of a line of a name
 _NOISE = 1e-12
-
-
-def sections() -> dict[str, tuple[Panel, ...]]:
-    """Give the panels of the core and of every installed paper, by heading."""
-    return {"Federation": PANELS} | {name: paper.panels for name, paper in papers().items()}
-
-
-def workspace(entity: str, project: str) -> Any:
-    """Build a ``wandb_workspaces.workspaces.Workspace`` of a user or team without saving it.
-
-    Raises:
-        UserError: wandb-workspaces is not installed.
-    """
-    try:
-        reports = import_module("wandb_workspaces.reports.v2")
-        workspaces = import_module("wandb_workspaces.workspaces")
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"the dashboard needs {error.name}: pip install wandb-workspaces"
-        ) from error
-    found = [
-        workspaces.Section(
-            name=title,
-            is_open=True,
-            panels=[reports.LinePlot(title=p.title, x=p.x, y=list(p.keys)) for p in panels],
-            panel_settings=workspaces.SectionPanelSettings(x_axis=X_AXIS),
-        )
-        for title, panels in sections().items()
-    ]
-    return workspaces.Workspace(
-        entity=entity,
-        project=project,
-        name="coterie",
-        sections=found,
-        settings=workspaces.WorkspaceSettings(x_axis=X_AXIS),
-        auto_generate_panels=True,  # histograms and the client table
-    )
-
-
-def apply(entity: str, project: str) -> str:
-    """Save the dashboard as a new view of a W&B project, and return its address.
-
-    Needs an account and a network; everything else here does not. Arguments as in `workspace`.
-    """
-    view = workspace(entity, project)
-    view.save()
-    return str(view.url)
 
 
 def render(

@@ -252,6 +252,13 @@ class Experiment(Generic[Settings]):
         """Name measurements of clients that are columns of their table. Default: none."""
         return ()
 
+    def elsewhere(self) -> str:
+        """Say what of a run is on other machines, so that no round can be run again here.
+
+        Default: nothing but what `engine.name` says.
+        """
+        return ""
+
     def describe_data(self) -> list[dict[str, Any]]:
         """Tabulate the data, one row a block. Default: no table."""
         return []

@@ -22,6 +22,7 @@ from coterie.core.kernels import switch
 from coterie.core.registry.data_sets import data_sets, stem
 from coterie.core.registry.papers import Paper, find_paper, load
 from coterie.core.run.lock import holder, in_use
+from coterie.core.run.origin import commits
 from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
 from coterie.core.settings.schema import build, values_of
 
@@ -48,6 +49,7 @@ class Summary:
         seconds: wall time of training.
         notes: what else the user should know, in a line each.
         left_out: rows of the data that filters left out, a line for each filter.
+        data_digest: of the clients' data, as the checkpoints have it.
     """
 
     rounds: int
@@ -58,6 +60,7 @@ class Summary:
     seconds: float
     notes: Sequence[str] = ()
     left_out: Sequence[str] = ()
+    data_digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ class RunFolder:
             "data": values.get("data.name"),
             "seed": values.get("seed"),
         }
-        write_json(self.path / "summary.json", {**head, **vars(summary), "versions": versions()})
+        code = {"versions": versions(), "git": commits()}
+        write_json(self.path / "summary.json", {**head, **vars(summary), **code})
 
 
 def versions() -> dict[str, str]:

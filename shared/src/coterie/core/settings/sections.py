@@ -289,6 +289,8 @@ class LoggerSettings:
     """Most rows of the table of clients."""
     histogram_every: int = 10
     """Rounds between two histograms over clients."""
+    model: bool = False
+    """Have W&B keep what the server holds after the best round; nothing that clients keep."""
     transcript: bool = False
     """Write transcript.jsonl: a line with sender, receiver, bytes and hash for every field of every
     message. Hashing costs time."""

@@ -1,4 +1,4 @@
-"""Results that are printed and kept as markdown. Torch-free."""
+"""Results that are printed, and kept as markdown and as LaTeX. Torch-free."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.files import write_text, writing
+from coterie.core.tables.latex import Better, cell, latex_table
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,8 @@ class Report:
         notes: lines below the table.
         figure: PNG that belongs to it, in the folder of the report.
         first: columns that matter most, where a terminal has no room for all.
+        better: of which columns of the view the best value stands out, and which it is.
+        within: columns by which its rows fall into groups, each with a best value of its own.
     """
 
     name: str
@@ -31,6 +34,8 @@ class Report:
     notes: Sequence[str] = field(default_factory=tuple)
     figure: Path | None = None
     first: Sequence[str] = ()
+    better: Better = field(default_factory=dict)
+    within: Sequence[str] = ()
 
     def markdown(self) -> str:
         """Write the report as markdown: heading, `markdown_table`, figure and notes."""
@@ -41,8 +46,14 @@ class Report:
             lines += ["", note]
         return "\n".join(lines) + "\n"
 
+    def latex(self) -> str:
+        """Write the report as a LaTeX table that booktabs lays out; empty for no rows."""
+        return latex_table(
+            self.view or self.rows, self.title, self.name, self.notes, self.better, self.within
+        )
+
     def save(self, folder: Path) -> Path:
-        """Write ``<name>.md`` into the folder and return its path.
+        """Write ``<name>.md`` and ``<name>.tex`` into the folder; return the path of the first.
 
         Raises:
             UserError: the folder cannot be written.
@@ -50,6 +61,7 @@ class Report:
         path = folder / f"{self.name}.md"
         with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
+        write_text(path.with_suffix(".tex"), self.latex())
         write_text(path, self.markdown())
         return path
 
@@ -67,14 +79,8 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not columns:
         return []
     cells = [columns, ["---"] * len(columns)]
-    return [_line(c) for c in [*cells, *([_cell(row.get(n)) for n in columns] for row in rows)]]
+    return [_line(c) for c in [*cells, *([cell(row.get(n)) for n in columns] for row in rows)]]
 
 
 def _line(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

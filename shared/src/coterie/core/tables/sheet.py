@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
+from coterie.core.tables.latex import Better
 from coterie.core.tables.paired import spread
 from coterie.core.tables.pictures import plot_panels
 from coterie.core.tables.plots import Panel
@@ -74,6 +75,8 @@ class Sheet(Generic[T]):
         panels: Sequence[Panel] = (),
         columns: int | None = None,
         seeds: bool = True,
+        better: Better | None = None,
+        within: Sequence[str] = (),
     ) -> Report:
         """Lay the sheet out, with an image if there is anything to draw.
 
@@ -83,6 +86,8 @@ class Sheet(Generic[T]):
             panels: of the image.
             columns: panels in a row; None = all in one.
             seeds: whether the heading ends with their number.
+            better: of which columns for people the best value stands out, and which it is.
+            within: columns by which its lines fall into groups, each with a best value.
 
         Raises:
             UserError: the image cannot be written.
@@ -93,7 +98,11 @@ class Sheet(Generic[T]):
         if panels:
             path = study.folder / f"{file}.png"
             image = plot_panels(panels, self._caption(what, seeds), path, columns)
-        return Report(file, title, self.rows, self.lines, self.notes, image)
+        return Report(
+            *(file, title, self.rows, self.lines, self.notes, image),
+            better=better or {},
+            within=within,
+        )
 
     def _caption(self, what: str, seeds: bool) -> str:
         """Say what a picture shows, and of which paper and data."""

@@ -27,6 +27,7 @@ from coterie.core.run.dashboard import titled
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
 from coterie.core.run.lock import held
+from coterie.core.run.origin import commits
 from coterie.core.run.runfolder import RunFolder, Summary, resumable
 from coterie.core.run.simulated import in_processes, looked_into, read_run
 from coterie.core.settings.schema import values_of
@@ -170,7 +171,7 @@ def train_experiment(
                 fit(
                     FederatedModule(run, values_of(experiment.settings)),
                     beside,
-                    [*_loggers(paper, experiment, federation, folder), *loggers],
+                    [*_loggers(paper, experiment, run, folder), *loggers],
                     settings.trainer,
                     ckpt_path=_last(folder),
                     folder=folder.path,
@@ -219,6 +220,7 @@ def _summarise(
             *_privacy(experiment, federation),
         ],
         left_out=in_words(experiment.left_out()),
+        data_digest=run.bound["data"],
     )
     clients = experiment.client_table(run)
     folder.write_summary(summary)
@@ -293,17 +295,19 @@ def _checkpoints(folder: RunFolder, settings: Any, federation: Federation) -> Ch
 
 
 def _loggers(
-    paper: Paper, experiment: Experiment[Any], federation: Federation, folder: RunFolder
+    paper: Paper, experiment: Experiment[Any], run: FederatedRun, folder: RunFolder
 ) -> list[Logger]:
     """List where numbers of the rounds go."""
-    settings = experiment.settings
+    settings, federation = experiment.settings, run.federation
     found: list[Logger] = [MetricsLogger(folder.path)]
     if settings.logger.wandb != "off":
         config = values_of(settings)
         kinds = [str(config[key]) for key in paper.named_by(settings.method)]
         method = "-".join([settings.method, *kinds])
         tags = (settings.reading, *kinds)
-        card = RunCard(paper.name, method, settings.data.name, settings.seed, tags=tags)
+        code = {f"git.{where}": commit for where, commit in commits().items()}
+        origin = {"paper": paper.name, "data_digest": run.bound["data"], **code}
+        card = RunCard(paper.name, method, settings.data.name, settings.seed, tags, origin)
         shown = (federation.monitor, federation.client_columns, paper.keys)
         if (logger := wandb_logger(settings.logger, folder.path, card, *shown)) is not None:
             found.append(logger)

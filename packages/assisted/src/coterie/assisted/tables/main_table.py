@@ -14,6 +14,7 @@ from coterie.assisted.tables.study import Cell, Study
 from coterie.core.settings.schema import changed, values_of
 from coterie.core.style import Roles, better_of
 from coterie.core.tables.dots import Differences
+from coterie.core.tables.latex import Better
 from coterie.core.tables.paired import Comparison, Contrast, contrasts
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
@@ -304,7 +305,12 @@ def main_table(study: Study) -> Report:
         sheet.notes += chosen_notes(of_reading) + standing_notes(of_reading)
         sheet.notes += [note for part in of_reading for note in difference_notes(part)]
     what = "RMSE of explicit feedback (lower is better), MAP@10 of implicit (higher)"
-    return sheet.report("Table 1", what, panels(parts), columns=2)
+    better: Better = {
+        part.cell.label: "min" if "rmse" in part.cell.metric else "max" for part in parts
+    }
+    return sheet.report(
+        "Table 1", what, panels(parts), columns=2, better=better, within=("reading",)
+    )
 
 
 def chosen_notes(parts: Sequence[Part]) -> list[str]:

@@ -77,7 +77,13 @@ def main_table(study: Study) -> Report:
             sheet.notes.append(noise_note(found, label))
     ndcg = f"ndcg@{study.settings.top_k}"
     drawn = {BACKBONE_NAMES[b]: over_others(results, ndcg) for b, results in runs.items()}
-    return sheet.report("Table 2", study.n_seeds, [differences(drawn, ndcg.upper())], seeds=False)
+    columns = [name for line in sheet.lines for name in line if name[0] == "D" or name == "Avg"]
+    return sheet.report(
+        *("Table 2", study.n_seeds, [differences(drawn, ndcg.upper())]),
+        seeds=False,
+        better=dict.fromkeys(columns, "max"),
+        within=("metric", "backbone"),
+    )
 
 
 def improvement_figure(study: Study) -> Report:

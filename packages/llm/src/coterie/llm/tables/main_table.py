@@ -12,6 +12,7 @@ from coterie.core.registry.data_sets import published
 from coterie.core.settings.schema import changed
 from coterie.core.style import Roles
 from coterie.core.tables.dots import Dots
+from coterie.core.tables.latex import Better
 from coterie.core.tables.means import dots
 from coterie.core.tables.plots import SHARE
 from coterie.core.tables.report import Report
@@ -215,7 +216,10 @@ def client_table(study: Study) -> Report:
             "The paper prints an imbalance of 4.50 for BIGRec on MicroLens, which does not follow "
             "from its own clients: .0275 / .0031 - 1 = 7.87. It is left out."
         )
-    return sheet.report("Table 3", "Recall@10 of every client", panels)
+    columns = [name for line in sheet.lines for name in line if name.startswith("client ")]
+    better: Better = dict.fromkeys(columns, "max")
+    what = "Recall@10 of every client"
+    return sheet.report("Table 3", what, panels, better=better, within=("backbone",))
 
 
 def _panel(backbone: str, by_method: Results, clients: int) -> Dots:

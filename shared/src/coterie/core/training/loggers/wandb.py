@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import secrets
 import shlex
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,88 +20,10 @@ from coterie.core.registry.keys import CLIENT_TABLE, KEYS, NAMESPACES, X_AXIS, M
 from coterie.core.registry.papers import heavy
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import LoggerSettings
+from coterie.core.training.loggers.aside import Aside
 from coterie.core.training.loggers.client_rows import ClientRows, histogram
+from coterie.core.training.loggers.public_model import write_public_model
 from coterie.core.training.loggers.rounds import Measured, RoundLogger
-
-Action = Callable[[], None]
-
-
-class Aside:
-    """A thread that does what it is given, until something goes wrong.
-
-    A daemon: where it hangs, the process ends without it.
-
-    Args:
-        name: of the thread.
-        say: is told, once, what went wrong.
-
-    Example:
-        >>> done = []
-        >>> aside = Aside("noting", print)
-        >>> aside.do(lambda: done.append(1))
-        >>> aside.end(patience=5.0), done
-        (True, [1])
-    """
-
-    def __init__(self, name: str, say: Callable[[str], None]) -> None:
-        self._say, self._name = say, name
-        self._actions: queue.SimpleQueue[tuple[Action, bool] | None] = queue.SimpleQueue()
-        self._failed = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def do(self, action: Action) -> None:
-        """Do it later; nothing where something went wrong."""
-        if self._failed.is_set():
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-            self._thread.start()
-        self._actions.put((action, False))
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until all is done that was given so far; say whether it is."""
-        if self._thread is None:
-            return True
-        done = threading.Event()
-        self._actions.put((done.set, True))
-        return done.wait(seconds)
-
-    def end(self, patience: float, whatever: Action = lambda: None) -> bool:
-        """Wait until all is done, and end.
-
-        Args:
-            patience: seconds.
-            whatever: is done at the end, though something went wrong.
-
-        Returns:
-            Whether it has ended.
-        """
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return True
-        self._actions.put((whatever, True))
-        self._actions.put(None)
-        thread.join(patience)
-        return not thread.is_alive()
-
-    def fail(self, reason: str) -> None:
-        """Do nothing any more, and say why, once."""
-        if not self._failed.is_set():
-            self._failed.set()
-            self._say(reason)
-
-    def _work(self) -> None:
-        while (given := self._actions.get()) is not None:
-            action, always = given
-            if self._failed.is_set() and not always:
-                continue
-            try:
-                action()
-            # Nothing that a log meets (a full disk, a value that is no number, a dead service)
-            # may end the training.
-            except BaseException as error:
-                self.fail(" ".join(f"{type(error).__name__}: {error}".split()))
-
 
 logger = logging.getLogger(__name__)
 
@@ -117,13 +37,23 @@ RESULTS = ("config.yaml", "metrics.csv", "curves.png", "curves.svg")
 
 @dataclass(frozen=True)
 class RunCard:
-    """What a W&B run stands for, and how runs are found again; tags are such as the preset."""
+    """What a W&B run stands for, and how runs are found again.
+
+    Attributes:
+        paper: name.
+        method: with what else chooses the variant.
+        data: name.
+        seed: of the run.
+        tags: such as the preset.
+        origin: of the numbers, for the config: paper, digest of the data, commits.
+    """
 
     paper: str
     method: str
     data: str
     seed: int
     tags: tuple[str, ...] = ()
+    origin: Mapping[str, Any] = field(default_factory=dict)
 
 
 class RoundWandbLogger(WandbLogger, RoundLogger):
@@ -131,7 +61,7 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
 
     W&B gets the journal's scalars, histograms of per-client measurements, a capped table under
     hashed client names, and at the end an artifact of settings, metrics and curves; no private
-    state, no ids, no console output, no checkpoint.
+    state, no ids, no console output, no checkpoint. What the server holds goes if asked for.
 
     All calls of W&B are made by a thread beside the training, which never waits for one but at the
     end, and then for so long. Whatever goes wrong there is warned of once, and all further calls
@@ -283,6 +213,8 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
             wandb = heavy("wandb")
             self._begun_run = self._experiment = self._begun(wandb)
         run = self._begun_run
+        if self.card.origin:
+            run.config.update(dict(self.card.origin), allow_val_change=True)
         run.define_metric(X_AXIS)
         for namespace in (*NAMESPACES, self.card.paper):
             run.define_metric(f"{namespace}/*", step_metric=X_AXIS)
@@ -368,7 +300,18 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
                 for file in results:
                     artifact.add_file(str(file))
                 self._begun_run.log_artifact(artifact)
+            if code == 0 and self.settings.model:
+                self._keep_model()
             self._close(code)
+
+    def _keep_model(self) -> None:
+        """Have W&B keep what the server holds after the best round."""
+        found = write_public_model(self.folder, self.folder / "wandb" / "server.safetensors")
+        if found is not None:
+            about = {"round": found, "paper": self.card.paper, "method": self.card.method}
+            kept = heavy("wandb").Artifact(f"model-{self._run_id}", type="model", metadata=about)
+            kept.add_file(str(self.folder / "wandb" / "server.safetensors"))
+            self._begun_run.log_artifact(kept)
 
     def _close(self, code: int) -> None:
         if self._begun_run is not None:
