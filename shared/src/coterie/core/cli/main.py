@@ -162,6 +162,10 @@ COMMANDS = {
         "Recommend items to a user of a run, or to a new one",
         "coterie.core.cli.runs:run_recommend",
     ),
+    "serve": (
+        "Serve recommendations of a run over HTTP",
+        "coterie.core.cli.serve:run_serve",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

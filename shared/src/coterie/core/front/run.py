@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
-    from coterie.core.run.experiment import Experiment, RecommendsToUsers
+    from coterie.core.run.experiment import Experiment
+    from coterie.core.run.recommendation_files import Recommendations
+    from coterie.core.run.recommender import Recommender
 
 _RESUMED = ("quiet", "callbacks", "loggers")
 _SHOWN = 8  # metrics that the short form of a run has
@@ -54,6 +56,7 @@ class Run:
             self.paper = paper_of(path).name
         self.folder = path.absolute()
         self._opened: tuple[object, Experiment[Any], FederatedRun] | None = None
+        self._recommends: Recommender | None = None
 
     @property
     def finished(self) -> bool:
@@ -167,11 +170,11 @@ class Run:
         """
         _check_top(top)
         with in_python():
-            experiment, module = self._recommender()
-            numbers = _numbers(users, experiment)
-            with computing(experiment.settings.engine):
-                lists = heavy("coterie.core.run.serving").lists_of(experiment, module, numbers, top)
-        names = experiment.interactions.user_names
+            recommender = self._recommender()
+            numbers = _numbers(users, recommender)
+            with computing(recommender.experiment.settings.engine):
+                lists = recommender.lists(numbers, top)
+        names = recommender.data.user_names
         if lists.left_out:
             first, why = next(iter(lists.left_out.items()))
             who = f"{len(lists.left_out)} of {len(numbers)} users have no list, as '{names[first]}'"
@@ -184,7 +187,7 @@ class Run:
                 f"as '{names[lists.finished[0]]}': they have had all items",
                 stacklevel=2,
             )
-        return _frame(lists.table.columns(), experiment)
+        return _frame([lists.table], recommender)
 
     def recommend_new(self, history: Histories, top: int = 10) -> pd.DataFrame:
         """Recommend to people who are not in the data, by what they had.
@@ -207,14 +210,14 @@ class Run:
         """
         _check_top(top)
         with in_python():
-            experiment, module = self._recommender()
-            with computing(experiment.settings.engine):
-                table, notes = heavy("coterie.core.front.newcomers").recommended(
-                    experiment, module, history, top
+            recommender = self._recommender()
+            with computing(recommender.experiment.settings.engine):
+                tables, notes = heavy("coterie.core.front.newcomers").recommended(
+                    recommender, history, top
                 )
         for note in notes:
             warnings.warn(note, stacklevel=2)
-        return _frame(table.columns(), experiment)
+        return _frame(tables, recommender)
 
     def evaluate(self, split: Literal["test"] = "test") -> dict[str, float]:
         """Measure the newest block of the run again, as it is by now, finished or not.
@@ -335,9 +338,14 @@ class Run:
             raise self._unfinished()
         return RunFolder.open(self.folder).read_json(name)
 
-    def _recommender(self) -> tuple[RecommendsToUsers[Any], FederatedRun]:
+    def _recommender(self) -> Recommender:
         experiment, module = self._open()
-        return heavy("coterie.core.run.serving").check_recommends(experiment), module
+        kept = self._recommends
+        if kept is None or kept.module is not module:
+            recommends = heavy("coterie.core.run.serving").check_recommends(experiment)
+            kept = heavy("coterie.core.run.recommender").Recommender(recommends, module)
+            self._recommends = kept
+        return kept
 
     def _open(self) -> tuple[Experiment[Any], FederatedRun]:
         """Load data and state; kept until the checkpoint is another one."""
@@ -363,31 +371,26 @@ def _check_top(top: int) -> None:
 
 
 def _numbers(
-    users: str | int | Iterable[str | int] | None, experiment: RecommendsToUsers[Any]
-) -> list[int]:
+    users: str | int | Iterable[str | int] | None, recommender: Recommender
+) -> Sequence[int]:
     """Numbers of the users that are asked for, each once."""
-    data = experiment.interactions
     if users is None:
-        return list(range(data.n_users))
+        return range(recommender.data.n_users)
     asked = [users] if isinstance(of_numpy(users), str | int) else users
     if not isinstance(asked, Iterable):
         raise UserError(f"'users' must be ids of users, as [42, 43], not {users!r}")
-    known = {name: number for number, name in enumerate(data.user_names)}
-    find = heavy("coterie.core.run.serving").user_number
-    names = dict.fromkeys(map(str, asked))
-    return [
-        known[name] if name in known else find(name, data, experiment.settings.data)
-        for name in names
-    ]
+    return [recommender.number(name) for name in dict.fromkeys(map(str, asked))]
 
 
-def _frame(columns: dict[str, list[Any]], experiment: RecommendsToUsers[Any]) -> pd.DataFrame:
+def _frame(tables: Sequence[Recommendations], recommender: Recommender) -> pd.DataFrame:
     """Recommendations as a data frame, with titles."""
     import pandas as pd
 
-    data = experiment.interactions
-    titles = dict(zip(data.item_names, data.titles or (), strict=False))
-    kinds = {"user": "str", "rank": "int64", "item": "str", "score": "float64"}
-    frame = pd.DataFrame(columns).astype(kinds)
-    frame.insert(3, "title", [titles.get(item, "") for item in columns["item"]])
-    return frame.astype({"title": "str"})
+    kinds = {"user": "str", "rank": "int64", "item": "str", "title": "str", "score": "float64"}
+    titles = recommender.data.titles
+    parts = [
+        each.columns() | {"title": [titles[place] if titles else "" for place in each.item]}
+        for each in tables
+    ]
+    whole = {name: [value for part in parts for value in part[name]] for name in kinds}
+    return pd.DataFrame(whole).astype(kinds)
