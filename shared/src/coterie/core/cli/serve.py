@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,21 +31,21 @@ def run_serve(argv: Sequence[str]) -> None:
     given = _arguments().parse_args(argv)
     require("serve", "coterie serve", "fastapi", "uvicorn", "prometheus_client")
     paper_of(given.run)
-    limits = heavy("coterie.core.serve.limits")
+    from coterie.core.serve import limits
+
     token = limits.read_token(given.token_file)
     limits.check_address(given.host, token)
     wanted = {name: getattr(given, f"max_{name}") for name in _LIMITS}
     wanted |= {"rate": given.rate, "timeout": given.timeout}
-    server = heavy("coterie.core.serve.server")
-    how = server.Serving(
-        host=given.host,
-        port=given.port,
-        token=token,
-        limits=limits.Limits(**{name: value for name, value in wanted.items() if value}),
-        watch=given.watch,
-        behind_proxy=given.behind_proxy,
-    )
-    server.serve(given.run, how, _ready)
+    with limits.bound_socket(given.host, given.port) as taken:  # before anything heavy
+        server = heavy("coterie.core.serve.server")
+        how = server.Serving(
+            token=token,
+            limits=limits.Limits(**{name: value for name, value in wanted.items() if value}),
+            watch=given.watch,
+            behind_proxy=given.behind_proxy,
+        )
+        server.serve(given.run, taken, how, partial(_ready, _url(given.host, taken)))
 
 
 def _arguments() -> Arguments:
@@ -90,7 +92,7 @@ def _seconds(text: str) -> float:
     return found
 
 
-def _ready(run: Any, url: str) -> None:
+def _ready(url: str, run: Any) -> None:
     state = run.state
     module = state.recommender.module
     say(f"Serving {run.folder} (round {state.round}) at {url}; docs at {url}/docs")
@@ -99,3 +101,8 @@ def _ready(run: Any, url: str) -> None:
         "stays with them in a real deployment: see docs/serving.md\n"
     )
     sys.stdout.flush()
+
+
+def _url(host: str, taken: socket.socket) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"http://{name}:{taken.getsockname()[1]}"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coterie.core.run.recommender import Recommender
 
 _RESUMED = ("quiet", "callbacks", "loggers")
+_COLUMNS = {"user": "str", "rank": "int64", "item": "str", "title": "str", "score": "float64"}
 _SHOWN = 8  # metrics that the short form of a run has
 
 
@@ -386,11 +387,13 @@ def _frame(tables: Sequence[Recommendations], recommender: Recommender) -> pd.Da
     """Recommendations as a data frame, with titles."""
     import pandas as pd
 
-    kinds = {"user": "str", "rank": "int64", "item": "str", "title": "str", "score": "float64"}
     titles = recommender.data.titles
-    parts = [
-        each.columns() | {"title": [titles[place] if titles else "" for place in each.item]}
-        for each in tables
-    ]
-    whole = {name: [value for part in parts for value in part[name]] for name in kinds}
-    return pd.DataFrame(whole).astype(kinds)
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for each in tables:
+        of_each = each.columns()
+        of_each["title"] = [titles[place] if titles else "" for place in each.item.tolist()]
+        for name, values in columns.items():
+            values += of_each[name]
+    return pd.DataFrame(
+        {name: pd.array(columns[name], dtype=kind) for name, kind in _COLUMNS.items()}
+    )

@@ -192,12 +192,15 @@ def best_items(scores: Tensor, known: Ragged, top: int) -> Best:
         >>> best.rank.tolist(), best.item.tolist()
         ([1, 2], [2, 0])
     """
-    inside = known.values < scores.shape[1]
-    unscored = scores == -torch.inf
-    user, item = unscored.nonzero(as_tuple=True)
-    rows = torch.cat([known.rows[inside], user])
-    seen = Ragged.from_pairs(rows, torch.cat([known.values[inside], item]), len(known))
-    scores = scores.masked_fill(unscored, 0.0)
+    rows, items = known.rows, known.values
+    inside = items < scores.shape[1]
+    rows, items = rows[inside], items[inside]
+    if scores.numel() and scores.min() == -torch.inf:
+        unscored = scores == -torch.inf
+        user, item = unscored.nonzero(as_tuple=True)
+        rows, items = torch.cat([rows, user]), torch.cat([items, item])
+        scores = scores.masked_fill(unscored, 0.0)
+    seen = Ragged.from_pairs(rows, items, len(known))
     best = top_k(scores, min(top, scores.shape[1]), seen)
     row, place = (best >= 0).nonzero(as_tuple=True)
     chosen = best[row, place]

@@ -15,7 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.front.newcomers import history_of_columns
 from coterie.core.run.recommendation_files import Recommendations
 from coterie.core.run.recommender import NEW
-from coterie.core.serve.guard import HEALTH, METRICS, Guard, Refused
+from coterie.core.serve.guard import HEALTH, METRICS, MISTAKE, Guard, Refused
 from coterie.core.serve.limits import Limits, Token
 from coterie.core.serve.messages import (
     Batch,
@@ -71,6 +71,7 @@ def make_app(run: OpenedRun, limits: Limits, token: Token | None = None) -> Guar
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(Exception, _mistake)  # it is raised again, to be logged
     return Guard(app, limits, run.metrics, token)
 
 
@@ -189,6 +190,10 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 async def _refused(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, Refused)
     return JSONResponse({"error": error.why}, error.status, error.headers)
+
+
+async def _mistake(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"error": MISTAKE}, 500)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

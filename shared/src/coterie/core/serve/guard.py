@@ -19,6 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 HEALTH, METRICS = "/healthz", "/metrics"
+MISTAKE = "the server has made a mistake"
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 _OWN_NAMES = {"127.0.0.1", "localhost", "[::1]", "::1"}
 
@@ -77,7 +78,7 @@ class Guard:
             # Neither its message nor a traceback: there may be somebody's history in them.
             log.error("internal error: %s at %s", type(error).__name__, _where(error))
             if not status[0]:
-                await _refuse(Refused(500, "the server has made a mistake"), noted)
+                await _refuse(Refused(500, MISTAKE), noted)
         self._count(scope, status[0], time.perf_counter() - began)
 
     async def _answer(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import uvicorn
 
 from coterie.core.serve.app import make_app
-from coterie.core.serve.limits import Limits, Token, bound_socket, check_address
+from coterie.core.serve.limits import Limits, Token
 from coterie.core.serve.metrics import Metrics
 from coterie.core.serve.opened import OpenedRun
 
@@ -25,47 +25,41 @@ class Serving:
     """How a run is served.
 
     Attributes:
-        host: address or name of this machine.
-        port: 0 takes any that is free.
         token: what whoever asks must know; None serves this machine alone.
         limits: what is taken.
         watch: seconds between two looks for a newer state of the run.
         behind_proxy: whether a proxy on this machine says in X-Forwarded-For who asks.
     """
 
-    host: str = "127.0.0.1"
-    port: int = 8000
     token: Token | None = None
     limits: Limits = field(default_factory=Limits)
     watch: float = 2.0
     behind_proxy: bool = False
 
 
-def serve(folder: Path, how: Serving, ready: Callable[[OpenedRun, str], None]) -> None:
+def serve(
+    folder: Path, taken: socket.socket, how: Serving, ready: Callable[[OpenedRun], None]
+) -> None:
     """Serve a run until the process is told to end, by Ctrl-C or SIGTERM.
 
     Requests that have begun are answered before it ends.
 
     Args:
         folder: of the run.
+        taken: the address, see `coterie.core.serve.limits.bound_socket`.
         how: it is served.
-        ready: called with the opened run and the server's URL, before the first request.
+        ready: called with the opened run before the first request.
 
     Raises:
-        UserError: the address may not be served at or is taken, or as `OpenedRun`.
+        UserError: as `OpenedRun`.
     """
-    check_address(how.host, how.token)
-    taken = bound_socket(how.host, how.port)
+    run = OpenedRun(folder, Metrics())
     try:
-        run = OpenedRun(folder, Metrics())
-        try:
-            ready(run, _url(how.host, taken))
-            run.watch(how.watch)
-            _serve(run, how, taken)
-        finally:
-            run.close()
+        ready(run)
+        run.watch(how.watch)
+        _serve(run, how, taken)
     finally:
-        taken.close()
+        run.close()
 
 
 def _serve(run: OpenedRun, how: Serving, taken: socket.socket) -> None:
@@ -131,8 +125,3 @@ class _OneLine(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         return " ".join(super().format(record).split())
-
-
-def _url(host: str, taken: socket.socket) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{taken.getsockname()[1]}"
