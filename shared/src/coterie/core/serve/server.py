@@ -55,6 +55,7 @@ def serve(
     """
     run = OpenedRun(folder, Metrics())
     try:
+        taken.listen()  # who reads that it serves may ask at once
         ready(run)
         run.watch(how.watch)
         _serve(run, how, taken)
