@@ -142,4 +142,5 @@ def _interactions(engine: Engine) -> Interactions:
     train, n_items = engine.work.blocks[0].train, engine.work.n_items[0]
     names: list[Any] = [[str(n) for n in range(count)] for count in (len(train), n_items)]
     nothing = torch.zeros(len(train.values), dtype=torch.int64)
-    return Interactions(train.rows, train.values, nothing, None, *names, None, None, "random")
+    users, items = names
+    return Interactions(train.rows, train.values, nothing, None, users, items, None, None, "random")

@@ -34,8 +34,10 @@ def test_a_user_gets_the_scores_that_training_ended_with(align) -> None:
     n_rows = data.each[0].train.n_rows
     users = torch.arange(n_rows if align == "user" else sum(WIDTHS))
     table = torch.full((len(users), sum(WIDTHS) if align == "user" else n_rows), torch.nan)
+    kept = len(run.federation.client.matrices)
     for places, scores in score_users(run, data, align, users):
         table[places] = scores
+    assert len(run.federation.client.matrices) == kept  # a server would ask for ever more
     table = table if align == "user" else table.T
     assert table.shape == (n_rows, sum(WIDTHS))
     for one in data.each:

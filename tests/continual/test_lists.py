@@ -73,6 +73,17 @@ def test_lists_come_in_the_order_asked_for(recommender, monkeypatch):
     assert (len(empty.table), empty.left_out, empty.finished) == (0, {}, [])
 
 
+def test_scores_may_come_in_any_order(recommender, monkeypatch):
+    expected = rows(recommender.lists(range(30), 5).table)
+    scored = recommender.experiment.score_users
+
+    def backwards(module, users):
+        return ((places.flip(0), scores.flip(0)) for places, scores in scored(module, users))
+
+    monkeypatch.setattr(recommender.experiment, "score_users", backwards)
+    assert rows(recommender.lists(range(30), 5).table) == expected
+
+
 def _with_everything(recommender, user):
     lists = recommender.had.tolists()
     lists[user] = list(range(recommender.data.n_items))

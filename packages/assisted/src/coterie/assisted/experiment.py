@@ -100,13 +100,14 @@ def _predicted(
     assert isinstance(server, Relay)
     assert isinstance(client, Organisation)
     places = {k: places_of(states[k], cells) for k, cells in asked.items()}
-    predictions = server.answered(module.server_state, module.newest_cohort(), places)
-    if not predictions.keys() >= asked.keys():
-        raise UserError(
-            "organisations give sums of three or more only (protect.sum), and fewer ask for this "
-            "user: train without protect.sum to recommend"
-        )
-    return {k: client.predicted(predictions[k], *given) for k, given in each.items()}
+    with client.matrices.for_once():
+        predictions = server.answered(module.server_state, module.newest_cohort(), places)
+        if not predictions.keys() >= asked.keys():
+            raise UserError(
+                "organisations give sums of three or more only (protect.sum), and fewer ask for "
+                "this user: train without protect.sum to recommend"
+            )
+        return {k: client.predicted(predictions[k], *given) for k, given in each.items()}
 
 
 def _cells(one: OwnDomain, align: Alignment, users: Tensor) -> Cells:

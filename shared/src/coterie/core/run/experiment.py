@@ -318,7 +318,7 @@ class RecommendsToUsers(Experiment[Settings]):
 
         Args:
             module: a run.
-            users: ``(U,)`` int64, numbers.
+            users: ``(U,)`` int64, numbers, each once; at least one.
 
         Yields:
             Places in ``users``, ``(B,)``, and the scores ``(B, n_items)`` of those, -inf for items

@@ -87,12 +87,13 @@ class Recommender:
         """Recommend to users of the run what they have not had.
 
         Args:
-            users: numbers.
+            users: numbers, each once.
             top: how many items a user gets, at most.
         """
         asked = torch.tensor(list(users), dtype=torch.int64)
         found, refused = [], dict[int, UserError]()
-        for places, scores in self.experiment.score_users(self.module, asked):
+        scored = self.experiment.score_users(self.module, asked) if len(asked) else ()
+        for places, scores in scored:
             if isinstance(scores, UserError):
                 refused |= dict.fromkeys(places.tolist(), scores)
             else:
