@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.continual.lists import lists
 from benchmarks.continual.loop import ClientLoop, LoopByHand
 from benchmarks.continual.pfl_peer import PflLoop
 from benchmarks.continual.rounds import Engine, Workload, largest_difference, workload
@@ -69,6 +70,7 @@ def bench(settings: Settings) -> Iterator[Row]:
         yield size
     plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
     yield from catalogues(settings, CATALOGUES, FEW)
+    yield from lists()
     yield two_threads(_LARGE)
     if (device := choose_device(settings.engine.device)) != CPU:
         yield from beside_a_core(device)

@@ -10,7 +10,7 @@ from tests.assisted.small_domains import KEY, finished, organisations, own_domai
 
 from coterie.assisted.apart import Apart
 from coterie.assisted.data import Organisations
-from coterie.assisted.experiment import scores_of_user
+from coterie.assisted.experiment import score_users
 from coterie.assisted.prediction_messages import ApartState, Epochs, Predictions
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.settings import (
@@ -108,8 +108,10 @@ def test_the_best_models_are_served(align):
         ]
     )
     run = finished(run_of(settings("mlp", rounds=2), data))
-    users = range(13) if align == "user" else range(sum(widths))
-    table = torch.cat([scores_of_user(run, data, align, user) for user in users])
+    users = torch.arange(13 if align == "user" else sum(widths))
+    table = torch.full((len(users), sum(widths) if align == "user" else 13), torch.nan)
+    for places, scores in score_users(run, data, align, users):
+        table[places] = scores
     table = table if align == "user" else table.T
     for one in data.each:
         cells = one.test

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from tests.core.scored import scores_of_user
 from torch import Tensor
 
 from coterie.core.errors import UserError
@@ -12,7 +13,7 @@ from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down, Private, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
+from coterie.core.run.experiment import scores_of_newcomer
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import torch
 
 from coterie.core.data.interactions.interactions import Interactions, k_core
 from coterie.core.data.sources.sample import generate
+from coterie.core.errors import UserError
 from coterie.core.tensors.keys import Key
 from coterie.llm.data.client_data import NOBODY, build
 from coterie.llm.experiment import Experiment
@@ -67,3 +68,32 @@ def test_a_history_is_read_in_its_order():
     items = torch.arange(3 * most).flip(0)
     experiment.scores_for_newcomer(None, items)
     assert asked == [[items[-most:].tolist()]]
+
+
+def test_users_are_scored_together_by_their_own_client_and_history(monkeypatch):
+    """In any order, some at a time; who belongs to no client is told why."""
+    monkeypatch.setattr("coterie.llm.experiment.AT_ONCE", 3)
+    experiment = Experiment(Settings())
+    data, sizes = experiment.data, []
+
+    def score(module, client, history):
+        sizes.append(len(history))
+        return torch.tensor([[client, *rows[-1:], len(rows)] for rows in history.tolists()])
+
+    experiment._score = score
+    users = torch.randperm(len(data.client_of), generator=torch.Generator().manual_seed(0))
+    found = {}
+    for places, scores in experiment.score_users(None, users):
+        for place in places.tolist():
+            assert place not in found
+            found[place] = scores if isinstance(scores, UserError) else scores[places == place][0]
+    assert sorted(found) == list(range(len(users)))
+    assert max(sizes) == 3
+    histories, most = data.split.before_test().tolists(), experiment.settings.data.max_history
+    for place, user in enumerate(users.tolist()):
+        client = int(data.client_of[user])
+        if client < 0:
+            assert "belongs to no client" in str(found[place])
+        else:
+            last = histories[user][-most:]
+            assert found[place].tolist() == [client, last[-1], len(last)]

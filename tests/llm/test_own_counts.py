@@ -230,11 +230,11 @@ def test_a_run_goes_on_with_its_strength_and_recommends_by_it(tmp_path, counts):
             run.advance()
     assert later.results == whole.results
     data = made.data
-    user = int(data.clients.test[1].user[0])
-    scores = made.scores(whole, user)
+    user = data.clients.test[1].user[:1]
+    [(_, scores)] = made.score_users(whole, user)
     counted = whole.server_state.own * own_counts(data.clients[1], "test", data.n_items)
     whole.server_state = replace(whole.server_state, own=0.0)
-    bare = made.scores(whole, user)
+    [(_, bare)] = made.score_users(whole, user)
     scale = made.settings.expert.scale
     torch.testing.assert_close(scores - bare, (scale * counted).float()[None], atol=1e-4, rtol=0)
 

@@ -295,7 +295,7 @@ def test_a_saved_run_scores_and_exports_as_it_was_tested(saved, tmp_path):
     results = json.loads((saved / "summary.json").read_text())["metrics"]
     assert one.retest()["test/ndcg@20"] == results["test/ndcg@20"]
     user = int((experiment.data.client_of == 1).nonzero()[0])
-    scores = experiment.scores(one, user)
+    [(_, scores)] = experiment.score_users(one, torch.tensor([user]))
     history = newest(experiment.data.split.before_test().take(torch.tensor([user])), 3)
     client, row = one.federation.client, one.server_state.best[1]
     assert torch.equal(client.score(1, row, history, catalogues(one)[1]), scores)

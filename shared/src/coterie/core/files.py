@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from coterie.core.errors import UserError
 
@@ -76,11 +76,21 @@ def write_bytes(path: Path, content: bytes, mode: int = 0o644) -> None:
     Raises:
         UserError: the disk is full, or the folder cannot be written; the old file stays.
     """
+    with writing_whole(path, mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def writing_whole(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
+    """Open a file under a temporary name, which takes its place when the block succeeds.
+
+    It is on the disk before it is renamed. Arguments and errors as for `write_bytes`.
+    """
     with writing(path):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, mode)

@@ -17,6 +17,7 @@ from tests.core.methods.ranking.few_users import (
     group_users,
     run,
 )
+from tests.core.scored import scores_of_user
 
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
@@ -34,7 +35,7 @@ from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
 from coterie.core.protocol.messages import declared
-from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
+from coterie.core.run.experiment import scores_of_newcomer
 from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 

@@ -16,6 +16,7 @@ from tests.core.methods.ranking.few_users import (
     normal,
     run,
 )
+from tests.core.scored import scores_of_user
 
 from coterie.core.errors import UserError
 from coterie.core.methods.ranking.client import draw_samples, known_items
@@ -40,7 +41,7 @@ from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import declared
-from coterie.core.run.experiment import scores_of_newcomer, scores_of_user
+from coterie.core.run.experiment import scores_of_newcomer
 from coterie.core.wire.codec import Header, decode, encode
 
 SECRET = CommonSecret()

@@ -69,12 +69,15 @@ class Predictor(Client[OrganisationState, OwnDomain]):
 
     Args:
         settings: with the reading's choices resolved.
+
+    Attributes:
+        matrices: of cells that it was asked about.
     """
 
     form: ClassVar[Form] = "list"
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, self._matrices = settings, Matrices()
+        self.settings, self.matrices = settings, Matrices()
         self._learners: dict[int, Learner] = {}
         self._views: dict[int, View] = {}
 
@@ -180,7 +183,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
         """How the organisation sees its peers' cells, made once."""
         found = self._views.get(data.id)
         if found is None or not found.is_of(mine, data):
-            found = self._views[data.id] = View(mine, data, self._matrices)
+            found = self._views[data.id] = View(mine, data, self.matrices)
         return found
 
     def learner(self, data: OwnDomain) -> Learner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,34 +29,61 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Need, RecommendsToUsers
+from coterie.core.run.experiment import Need, RecommendsToUsers, Scored
 from coterie.core.standalone import Standalone
 
+_CELLS = 1 << 18  # that organisations are asked for at once
 
-def scores_of_user(
-    module: FederatedRun, organisations: Organisations, align: Alignment, user: int
-) -> Tensor:
-    """Score all items for a user, ``(1, n_items)``; -inf where no organisation can.
 
-    Organisations of MTAL ask each other about the cells of the user, as they do about those of the
-    test, and add up what the models of the best round's federation answer (prediction stage).
+def score_users(
+    module: FederatedRun, organisations: Organisations, align: Alignment, users: Tensor
+) -> Iterator[Scored]:
+    """Score all items for users; -inf where no organisation can.
+
+    Organisations of MTAL ask each other about the cells of the users, as they do about those of the
+    test, and add up what the models of the best round's federation answer (prediction stage). Users
+    are asked about together if the same organisations know them.
 
     Args:
         module: a run.
         organisations: its data.
         align: "user": each organisation scores the items that it has; "item": that of the user
             scores all items.
-        user: number.
+        users: ``(U,)`` int64, numbers.
+
+    Yields:
+        Places in ``users`` and the scores of those, ``(B, n_items)``; or why they have none.
     """
-    asked = {one.id: cells for one in organisations.each if len(cells := _cells(one, align, user))}
+    n_items = _n_items(organisations, align)
+    known = torch.stack([torch.isin(users, _users(one, align)) for one in organisations.each])
+    for group in known.unique(dim=1).T:
+        alike = (known == group[:, None]).all(0).nonzero().flatten()
+        for places in alike.split(max(1, _CELLS // n_items)):
+            try:
+                yield places, _scores(module, organisations, align, users[places], n_items)
+            except UserError as error:
+                yield places, error
+
+
+def _scores(
+    module: FederatedRun,
+    organisations: Organisations,
+    align: Alignment,
+    users: Tensor,
+    n_items: int,
+) -> Tensor:
+    """Scores ``(B, n_items)`` of users whom the same organisations know."""
+    asked = {one.id: cells for one in organisations.each if len(cells := _cells(one, align, users))}
     states: dict[int, Any] = {k: module.store.take(torch.tensor([k])) for k in asked}
-    found = torch.full((_n_items(organisations, align),), -torch.inf)
+    found = torch.full((len(users), n_items), -torch.inf)
+    row = torch.full((int(users.max()) + 1,), -1)
+    row[users] = torch.arange(len(users))
     for k, scores in _predicted(module, organisations, asked, states).items():
-        columns, rows = asked[k].columns.values, asked[k].rows
-        domain = organisations.each[k].domain
-        items = domain.columns[columns] if align == "user" else domain.rows[rows]
-        found[items] = scores.float()
-    return found[None]
+        domain, cells = organisations.each[k].domain, asked[k]
+        rows, columns = domain.rows[cells.rows], domain.columns[cells.columns.values]
+        user, item = (rows, columns) if align == "user" else (columns, rows)
+        found[row[user], item] = scores.float()
+    return found
 
 
 def _predicted(
@@ -73,24 +100,29 @@ def _predicted(
     assert isinstance(server, Relay)
     assert isinstance(client, Organisation)
     places = {k: places_of(states[k], cells) for k, cells in asked.items()}
-    predictions = server.answered(module.server_state, module.newest_cohort(), places)
-    if not predictions.keys() >= asked.keys():
-        raise UserError(
-            "organisations give sums of three or more only (protect.sum), and fewer ask for this "
-            "user: train without protect.sum to recommend"
-        )
-    return {k: client.predicted(predictions[k], *given) for k, given in each.items()}
+    with client.matrices.for_once():
+        predictions = server.answered(module.server_state, module.newest_cohort(), places)
+        if not predictions.keys() >= asked.keys():
+            raise UserError(
+                "organisations give sums of three or more only (protect.sum), and fewer ask for "
+                "this user: train without protect.sum to recommend"
+            )
+        return {k: client.predicted(predictions[k], *given) for k, given in each.items()}
 
 
-def _cells(one: OwnDomain, align: Alignment, user: int) -> Cells:
-    """All cells of a user in an organisation's matrix; none if it does not know the user."""
+def _cells(one: OwnDomain, align: Alignment, users: Tensor) -> Cells:
+    """All cells of users in an organisation's matrix; none of users whom it does not know."""
     n_rows, n_columns = one.train.n_rows, one.train.n_columns
-    of_user = one.domain.rows if align == "user" else one.domain.columns
-    (place,) = (of_user == user).nonzero(as_tuple=True)
-    other = torch.arange(n_columns if align == "user" else n_rows) if len(place) else place
-    mine = place.expand(len(other)) if len(place) else place
+    mine = torch.isin(_users(one, align), users).nonzero().flatten()
+    other = torch.arange(n_columns if align == "user" else n_rows)
+    mine, other = mine.repeat_interleave(len(other)), other.repeat(len(mine))
     rows, columns = (mine, other) if align == "user" else (other, mine)
-    return Cells.from_pairs(rows, columns, torch.zeros(len(other)), n_rows, n_columns)
+    return Cells.from_pairs(rows, columns, torch.zeros(len(rows)), n_rows, n_columns)
+
+
+def _users(one: OwnDomain, align: Alignment) -> Tensor:
+    """Numbers of the users whom an organisation knows, in the order of its matrix."""
+    return one.domain.rows if align == "user" else one.domain.columns
 
 
 def _n_items(organisations: Organisations, align: Alignment) -> int:
@@ -238,12 +270,12 @@ class Experiment(RecommendsToUsers[Settings]):
             Need("local training", ("train.epochs", "train.batch_rows"), steps=steps),
         ]
 
-    def scores(self, module: FederatedRun, user: int) -> Tensor:
-        """Score all items for a user, ``(1, n_items)``: every organisation those that it has.
+    def score_users(self, module: FederatedRun, users: Tensor) -> Iterator[Scored]:
+        """Score all items for users: every organisation those that it has.
 
         Where organisations share out users, that of the user scores all items.
         """
-        return scores_of_user(module, self.organisations, self.settings.data.align, user)
+        return score_users(module, self.organisations, self.settings.data.align, users)
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Refuse: nobody new can be scored without the peers' own ratings of them.

@@ -8,7 +8,8 @@ Organisations that have all rows in common see the same matrix, so in one proces
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -86,6 +87,18 @@ class Matrices:
         if key not in self._kept:
             self._kept[key] = _lay(blocks, widths, n_rows)
         return self._kept[key]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @contextmanager
+    def for_once(self) -> Iterator[None]:
+        """Forget afterwards what is made meanwhile: who asks for recommendations asks for much."""
+        before = dict(self._kept)
+        try:
+            yield
+        finally:
+            self._kept = before
 
 
 def _lay(blocks: Sequence[Block], widths: dict[int, int], n_rows: int) -> Matrix:

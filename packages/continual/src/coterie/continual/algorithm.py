@@ -96,6 +96,7 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
     """
 
     averages = sums = True
+    serves_all_alike = True
 
     def __init__(self, settings: Settings, n_items: Sequence[int]) -> None:
         self.settings, self.limits, self.n_items = settings, settings, n_items

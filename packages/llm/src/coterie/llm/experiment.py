@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property, reduce
 from pathlib import Path
@@ -24,7 +24,7 @@ from coterie.core.privacy.build import middleware
 from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Need, RecommendsToUsers
+from coterie.core.run.experiment import Need, RecommendsToUsers, Scored
 from coterie.core.run.runfolder import fixed, located
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
@@ -42,7 +42,7 @@ from coterie.llm.data.client_data import PUBLIC, FederatedData, build
 from coterie.llm.data.examples import OrganisationData, newest
 from coterie.llm.item_counts import common_secret, counted_bias
 from coterie.llm.paper import CLIENT_COLUMNS, USER_COLUMNS
-from coterie.llm.quality import MEASURES
+from coterie.llm.quality import AT_ONCE, MEASURES
 from coterie.llm.ranks_with import frozen_items, own_adapter, own_bias
 from coterie.llm.readings import resolve
 from coterie.llm.rules import has_words, mean_recall, measure_popularity, title_rule
@@ -343,27 +343,39 @@ class Experiment(RecommendsToUsers[Settings]):
             "learn beside them"
         ]
 
-    def scores(self, module: FederatedRun, user: int) -> Tensor:
-        """Score all items for a user, ``(1, n_items)``, by the adapter of its organisation.
+    def score_users(self, module: FederatedRun, users: Tensor) -> Iterator[Scored]:
+        """Score all items for users, each by the adapter of its organisation.
 
-        Raises:
-            UserError: the user belongs to no organisation.
+        Who belongs to no organisation has no scores.
         """
-        client = int(self.data.client_of[user])
-        if client < 0:
-            who = "public" if client == PUBLIC else "new: it has nothing before the test"
-            raise UserError(f"the user belongs to no client, it is {who}")
+        clients = self.data.client_of[users]
+        for place in (clients < 0).nonzero():
+            who = "public" if clients[place] == PUBLIC else "new: it has nothing before the test"
+            yield place, UserError(f"the user belongs to no client, it is {who}")
+        kept = (clients >= 0).nonzero().flatten()
         if self.of_users:
-            return super().scores(module, user)
-        history = self.data.split.before_test().take(torch.tensor([user]))
-        return self._score(module, client, newest(history, self.settings.data.max_history))
+            for some, scores in super().score_users(module, users[kept]):
+                yield kept[some], scores
+            return
+        for client in clients[kept].unique().tolist():
+            for places in (clients == client).nonzero().flatten().split(AT_ONCE):
+                history = newest(self._before_test.take(users[places]), self._longest)
+                yield places, self._score(module, client, history)
+
+    @cached_property
+    def _before_test(self) -> Ragged:
+        return self.data.split.before_test()
+
+    @property
+    def _longest(self) -> int:
+        return self.settings.data.max_history
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items for someone new, ``(1, n_items)``, by the largest client's adapter."""
         if self.of_users:
             return super().scores_for_newcomer(module, items)
         history = Ragged.from_lists([items.tolist()])
-        return self._score(module, 0, newest(history, self.settings.data.max_history))
+        return self._score(module, 0, newest(history, self._longest))
 
     def _score(self, module: FederatedRun, client: int, history: Ragged) -> Tensor:
         organisation, server = module.federation.client, module.federation.server

@@ -11,7 +11,8 @@ from coterie.core.metrics.ranking_report import measure_rows
 from coterie.llm.data.examples import Queries
 
 LENGTHS = (10, 20)  # k
-_AT_ONCE = 256
+AT_ONCE = 256
+"""Users whose scores are made at once: those of all of them may be too many."""
 MEASURES = tuple(f"{name}@{k}" for name in ("recall", "ndcg") for k in LENGTHS)
 
 
@@ -51,8 +52,8 @@ def measure_scores(scores: Tensor, queries: Queries) -> dict[str, Tensor]:
 
 
 def blocks(queries: Queries) -> Iterator[Queries]:
-    """Give the users some at a time: scores of all of them may be too many."""
-    return map(queries.take, torch.arange(len(queries)).split(_AT_ONCE))
+    """Give the users some at a time."""
+    return map(queries.take, torch.arange(len(queries)).split(AT_ONCE))
 
 
 def _by_name(measured: Tensor) -> dict[str, Tensor]:

@@ -166,6 +166,10 @@ COMMANDS = {
         "Show what a client received, did, kept and sent in a round",
         "coterie.core.cli.replay:run_replay",
     ),
+    "serve": (
+        "Serve recommendations of a run over HTTP",
+        "coterie.core.cli.serve:run_serve",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,12 +11,10 @@ import pyarrow as pa
 
 from coterie.core.data.sources.tables import Table
 from coterie.core.errors import UserError
-from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import RecommendsToUsers
 from coterie.core.run.histories import History, columns_of, history_of, read_history
 from coterie.core.run.recommendation_files import Recommendations
-from coterie.core.run.serving import best_items
-from coterie.core.tensors.stacked import Ragged
+from coterie.core.run.recommender import NEW, Recommender
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,34 +22,29 @@ if TYPE_CHECKING:
 Items = Iterable[str | int]
 Histories: TypeAlias = "str | os.PathLike[str] | Items | Mapping[str, Items] | pd.DataFrame"
 """What people had: of one a list of items or a file, of several lists by name or a data frame."""
-NEW = "new"
-"""What a person without a name is called."""
 
 
 def recommended(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, given: Any, top: int
-) -> tuple[Recommendations, list[str]]:
+    recommender: Recommender, given: Any, top: int
+) -> tuple[list[Recommendations], list[str]]:
     """Recommend to each of some new people.
 
     Args:
-        experiment: that recommends.
-        module: its state.
+        recommender: of a run.
         given: what they had, see `Histories`.
         top: how many items each gets, at most.
 
     Returns:
-        The recommendations, and what one should know of them, a line each.
+        The recommendations of each, and what one should know of them, a line each.
 
     Raises:
         UserError: a history cannot be read or has nothing that is known.
     """
-    found, notes, data = Recommendations(), [], experiment.interactions
-    for name, history in _histories(given, experiment):
-        scores = experiment.scores_for_newcomer(module, history.liked)
-        (best,) = best_items(scores, Ragged.from_lists([history.had.tolist()]), top)
-        for rank, item, score in best:
-            found.add(name, rank, data.item_names[item], score)
-        said = history.notes if best else [*history.notes, "nothing is left to recommend"]
+    found, notes = [], []
+    for name, history in _histories(given, recommender.experiment):
+        table = recommender.for_newcomer(name, history, top)
+        found.append(table)
+        said = history.notes if len(table) else [*history.notes, "nothing is left to recommend"]
         notes += said if name == NEW else [f"{name}: {note}" for note in said]
     return found, notes
 
@@ -63,6 +56,19 @@ def _histories(given: Any, experiment: RecommendsToUsers[Any]) -> Iterator[tuple
         return
     for name, table in _tables(given, columns_of(data, rules), rules.columns or {}):
         yield name, history_of(table, data, rules)
+
+
+def history_of_columns(
+    columns: Mapping[str, Sequence[str] | Sequence[float]], experiment: RecommendsToUsers[Any]
+) -> History:
+    """Read what one person had from lists by column, all of one length.
+
+    Raises:
+        UserError: nothing of it is known or counts.
+    """
+    return history_of(
+        _table(NEW, columns, columns), experiment.interactions, experiment.settings.data
+    )
 
 
 def _tables(given: Any, wanted: set[str], named: Mapping[str, str]) -> Iterator[tuple[str, Table]]:

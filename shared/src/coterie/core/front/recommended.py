@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.errors import UserError
 from coterie.core.front.given import of_numpy
-from coterie.core.registry.papers import heavy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from coterie.core.run.experiment import RecommendsToUsers
+    from coterie.core.run.recommendation_files import Recommendations
+    from coterie.core.run.recommender import Recommender
+
+_COLUMNS = {"user": "str", "rank": "int64", "item": "str", "title": "str", "score": "float64"}
 
 
 def check_top(top: int) -> None:
@@ -26,35 +28,32 @@ def check_top(top: int) -> None:
 
 
 def numbers_of(
-    users: str | int | Iterable[str | int] | None, experiment: RecommendsToUsers[Any]
-) -> list[int]:
+    users: str | int | Iterable[str | int] | None, recommender: Recommender
+) -> Sequence[int]:
     """Numbers of the users that are asked for, each once.
 
     Raises:
         UserError: one is unknown.
     """
-    data = experiment.interactions
     if users is None:
-        return list(range(data.n_users))
+        return range(recommender.data.n_users)
     asked = [users] if isinstance(of_numpy(users), str | int) else users
     if not isinstance(asked, Iterable):
         raise UserError(f"'users' must be ids of users, as [42, 43], not {users!r}")
-    known = {name: number for number, name in enumerate(data.user_names)}
-    find = heavy("coterie.core.run.serving").user_number
-    names = dict.fromkeys(map(str, asked))
-    return [
-        known[name] if name in known else find(name, data, experiment.settings.data)
-        for name in names
-    ]
+    return [recommender.number(name) for name in dict.fromkeys(map(str, asked))]
 
 
-def frame_of(columns: dict[str, list[Any]], experiment: RecommendsToUsers[Any]) -> pd.DataFrame:
+def frame_of(tables: Sequence[Recommendations], recommender: Recommender) -> pd.DataFrame:
     """Recommendations as a data frame, with titles."""
     import pandas as pd
 
-    data = experiment.interactions
-    titles = dict(zip(data.item_names, data.titles or (), strict=False))
-    kinds = {"user": "str", "rank": "int64", "item": "str", "score": "float64"}
-    frame = pd.DataFrame(columns).astype(kinds)
-    frame.insert(3, "title", [titles.get(item, "") for item in columns["item"]])
-    return frame.astype({"title": "str"})
+    titles = recommender.data.titles
+    columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
+    for each in tables:
+        of_each = each.columns()
+        of_each["title"] = [titles[place] if titles else "" for place in each.item.tolist()]
+        for name, values in columns.items():
+            values += of_each[name]
+    return pd.DataFrame(
+        {name: pd.array(columns[name], dtype=kind) for name, kind in _COLUMNS.items()}
+    )

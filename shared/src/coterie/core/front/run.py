@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from coterie.core.front.newcomers import Histories
     from coterie.core.run.driver import FederatedRun
-    from coterie.core.run.experiment import Experiment, RecommendsToUsers
+    from coterie.core.run.experiment import Experiment
+    from coterie.core.run.recommender import Recommender
     from coterie.core.run.replay import Replay
 
 _RESUMED = ("quiet", "callbacks", "loggers")
@@ -56,6 +57,7 @@ class Run:
             self.paper = paper_of(path).name
         self.folder = path.absolute()
         self._opened: tuple[object, Experiment[Any], FederatedRun] | None = None
+        self._recommends: Recommender | None = None
 
     @property
     def finished(self) -> bool:
@@ -169,11 +171,11 @@ class Run:
         """
         check_top(top)
         with in_python():
-            experiment, module = self._recommender()
-            numbers = numbers_of(users, experiment)
-            with computing(experiment.settings.engine):
-                lists = heavy("coterie.core.run.serving").lists_of(experiment, module, numbers, top)
-        names = experiment.interactions.user_names
+            recommender = self._recommender()
+            numbers = numbers_of(users, recommender)
+            with computing(recommender.experiment.settings.engine):
+                lists = recommender.lists(numbers, top)
+        names = recommender.data.user_names
         if lists.left_out:
             first, why = next(iter(lists.left_out.items()))
             who = f"{len(lists.left_out)} of {len(numbers)} users have no list, as '{names[first]}'"
@@ -186,7 +188,7 @@ class Run:
                 f"as '{names[lists.finished[0]]}': they have had all items",
                 stacklevel=2,
             )
-        return frame_of(lists.table.columns(), experiment)
+        return frame_of([lists.table], recommender)
 
     def recommend_new(self, history: Histories, top: int = 10) -> pd.DataFrame:
         """Recommend to people who are not in the data, by what they had.
@@ -209,14 +211,14 @@ class Run:
         """
         check_top(top)
         with in_python():
-            experiment, module = self._recommender()
-            with computing(experiment.settings.engine):
-                table, notes = heavy("coterie.core.front.newcomers").recommended(
-                    experiment, module, history, top
+            recommender = self._recommender()
+            with computing(recommender.experiment.settings.engine):
+                tables, notes = heavy("coterie.core.front.newcomers").recommended(
+                    recommender, history, top
                 )
         for note in notes:
             warnings.warn(note, stacklevel=2)
-        return frame_of(table.columns(), experiment)
+        return frame_of(tables, recommender)
 
     def evaluate(self, split: Literal["test"] = "test") -> dict[str, float]:
         """Measure the newest block of the run again, as it is by now, finished or not.
@@ -365,9 +367,14 @@ class Run:
             raise self._unfinished()
         return RunFolder.open(self.folder).read_json(name)
 
-    def _recommender(self) -> tuple[RecommendsToUsers[Any], FederatedRun]:
+    def _recommender(self) -> Recommender:
         experiment, module = self._open()
-        return heavy("coterie.core.run.serving").check_recommends(experiment), module
+        kept = self._recommends
+        if kept is None or kept.module is not module:
+            recommends = heavy("coterie.core.run.serving").check_recommends(experiment)
+            kept = heavy("coterie.core.run.recommender").Recommender(recommends, module)
+            self._recommends = kept
+        return kept
 
     def _open(self) -> tuple[Experiment[Any], FederatedRun]:
         """Load data and state; kept until the checkpoint is another one."""

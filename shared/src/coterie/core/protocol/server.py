@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from coterie.core.errors import UserError
 from coterie.core.protocol.cohort import Cohort
@@ -105,7 +105,13 @@ class Server(Generic[S]):
 
 
 class ServesItems(Generic[S]):
-    """A server half whose clients are recommended items; beside `Server`."""
+    """A server half whose clients are recommended items; beside `Server`.
+
+    Attributes:
+        serves_all_alike: whether `serve` gives all users the same, so that many are scored at once.
+    """
+
+    serves_all_alike: ClassVar[bool] = False
 
     def serve(self, state: S, user: int | None, cohort: Cohort) -> Down:
         """Give what a client downloads to recommend on its own.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import torch
 from rich.filesize import decimal
@@ -17,11 +17,11 @@ from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
+from coterie.core.metrics.ranking import blocks_of
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client, RecommendsItems
-from coterie.core.protocol.messages import Down
 from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.runfolder import fixed, located
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from coterie.core.run.driver import FederatedRun
 
 
+Scored: TypeAlias = "tuple[Tensor, Tensor | UserError]"
+"""Places of some users, ``(B,)``, and their scores of all items, or why they have none."""
+_FEWEST = 8  # clients who are scored at once: products of fewer rows round differently
 FASTEST = 1e13
 """Operations a second of a fast accelerator: what is merely slow here is not refused."""
 STEP = 1e-4
@@ -315,9 +318,20 @@ class RecommendsToUsers(Experiment[Settings]):
         """Digest of the data with the ids of users and items."""
         return data_digest(self.interactions)
 
-    def scores(self, module: FederatedRun, user: int) -> Tensor:
-        """Score all items for a user of the data, ``(1, n_items)``; errors as `scores_of_user`."""
-        return scores_of_user(module, user)
+    def score_users(self, module: FederatedRun, users: Tensor) -> Iterator[Scored]:
+        """Score all items for users of the data, some at a time, in any order.
+
+        A user's scores do not depend on who else is asked for, but for rounding.
+
+        Args:
+            module: a run.
+            users: ``(U,)`` int64, numbers, each once; at least one.
+
+        Yields:
+            Places in ``users``, ``(B,)``, and the scores ``(B, n_items)`` of those, -inf for items
+            that nobody can score; or why those users have none.
+        """
+        return score_clients(module, users, self.interactions.n_items)
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
@@ -335,16 +349,36 @@ class RecommendsToUsers(Experiment[Settings]):
         raise UserError("no item rows leave a client, so there is nothing to attack")
 
 
-def scores_of_user(module: FederatedRun, user: int) -> Tensor:
-    """Score all items for a user who is a client, ``(1, n_items)``, as its device does.
+def score_clients(module: FederatedRun, users: Tensor, n_items: int) -> Iterator[Scored]:
+    """Score all items for users who are clients, as their devices do.
 
-    Raises:
-        UserError: the client never took part.
+    Args:
+        module: a run.
+        users: ``(U,)`` int64, numbers.
+        n_items: scores of each, at most.
+
+    Yields:
+        As `RecommendsToUsers.score_users`; a client that never took part has none.
     """
-    ids = torch.tensor([user])
-    if module.store.newcomers(ids).numel():
-        raise UserError(f"client {user} has not taken part in any round yet")
-    return _client(module).predict(_served(module, user), module.store.take(ids))
+    client, server, store = _client(module), _server(module), module.store
+    new = torch.isin(users, store.newcomers(users))
+    for place in new.nonzero():
+        who = int(users[place])
+        yield place, UserError(f"client {who} has not taken part in any round yet")
+    known, down = (~new).nonzero().flatten(), None
+    alike = server.serves_all_alike
+    cuts = blocks_of(len(known), n_items) if alike else map(_one, range(len(known)))
+    for some in (known[cut] for cut in cuts):
+        if down is None or not alike:
+            down = server.serve(module.server_state, int(users[some[0]]), module.newest_cohort())
+        asked = users[some]
+        if alike and len(some) < _FEWEST:
+            asked = asked.repeat(_FEWEST)[:_FEWEST]
+        yield some, client.predict(down, store.take(asked))[: len(some)]
+
+
+def _one(place: int) -> slice:
+    return slice(place, place + 1)
 
 
 def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
@@ -352,15 +386,16 @@ def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
 
     Private parameters are fitted to them here, whatever their order; nothing is uploaded.
     """
-    down, history = _served(module, None), Ragged.from_lists([sorted(items.tolist())])
+    down = _server(module).serve(module.server_state, None, module.newest_cohort())
+    history = Ragged.from_lists([sorted(items.tolist())])
     key = module.secret.fold("newcomer").fold(torch.tensor([0]))
     return _client(module).predict(down, _client(module).adapt(down, history, key))
 
 
-def _served(module: FederatedRun, user: int | None) -> Down:
+def _server(module: FederatedRun) -> ServesItems[Any]:
     server = module.federation.server
     assert isinstance(server, ServesItems)
-    return server.serve(module.server_state, user, module.newest_cohort())
+    return server
 
 
 def _client(module: FederatedRun) -> RecommendsItems[Any]:

@@ -7,37 +7,56 @@ import gzip
 import io
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from coterie.core.errors import UserError
-from coterie.core.files import write_bytes
+from coterie.core.files import writing_whole
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_AT_ONCE = 1 << 16  # rows that are Python values at a time
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recommendations:
     """A table of recommendations: a row is an item recommended to a user, with its rank and score.
 
-    The columns are named as in the file, and are of one length.
+    Attributes:
+        user: ``(n,)`` int64, places in ``users``.
+        rank: ``(n,)`` int64, from 1.
+        item: ``(n,)`` int64, places in ``items``.
+        score: ``(n,)`` float64.
+        users: ids of users.
+        items: ids of items.
     """
 
-    user: list[str] = field(default_factory=list)
-    rank: list[int] = field(default_factory=list)
-    item: list[str] = field(default_factory=list)
-    score: list[float] = field(default_factory=list)
+    user: np.ndarray
+    rank: np.ndarray
+    item: np.ndarray
+    score: np.ndarray
+    users: Sequence[str]
+    items: Sequence[str]
 
-    def add(self, user: str, rank: int, item: str, score: float) -> None:
-        """Append a row."""
-        self.user.append(user)
-        self.rank.append(rank)
-        self.item.append(item)
-        self.score.append(score)
+    def __len__(self) -> int:
+        return len(self.user)
 
-    def columns(self) -> dict[str, list[Any]]:
-        """Values by column."""
-        return {name: getattr(self, name) for name in ("user", "rank", "item", "score")}
+    def columns(self, rows: slice = slice(None)) -> dict[str, list[Any]]:
+        """Values by column, named as in the file: of all rows, or of some."""
+        return {
+            "user": [self.users[place] for place in self.user[rows].tolist()],
+            "rank": self.rank[rows].tolist(),
+            "item": [self.items[place] for place in self.item[rows].tolist()],
+            "score": self.score[rows].tolist(),
+        }
+
+    def parts(self) -> Iterator[dict[str, list[Any]]]:
+        """Values by column, some rows at a time."""
+        for first in range(0, len(self), _AT_ONCE):
+            yield self.columns(slice(first, first + _AT_ONCE))
 
 
 def check_out(path: Path) -> None:
@@ -69,14 +88,18 @@ def write_recommendations(path: Path, table: Recommendations) -> None:
         UserError: as `check_out`, or the disk is full; an old file stays.
     """
     check_out(path)
-    encode, packed = _format(path)
-    content = encode(table)
-    # Without the time of packing: the same table is the same bytes.
-    write_bytes(path, gzip.compress(content, mtime=0) if packed else content)
+    write, packed = _format(path)
+    with writing_whole(path) as file:
+        if not packed:
+            write(table, file)
+            return
+        # Without the time of packing: the same table is the same bytes.
+        with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as archive:
+            write(table, archive)  # type: ignore[arg-type]  # has what is used of it
 
 
-def _format(path: Path) -> tuple[Callable[[Recommendations], bytes], bool]:
-    """How a table is encoded, and whether the file is gzipped."""
+def _format(path: Path) -> tuple[Callable[[Recommendations, BinaryIO], None], bool]:
+    """How a table is written, and whether the file is gzipped."""
     name = path.name.lower()
     packed = name.endswith(".gz")
     suffix = Path(name.removesuffix(".gz")).suffix
@@ -92,37 +115,43 @@ def _format(path: Path) -> tuple[Callable[[Recommendations], bytes], bool]:
     return _FORMATS[suffix], packed
 
 
-def _separated(table: Recommendations, mark: str) -> bytes:
-    lines = io.StringIO(newline="")
-    writer = csv.writer(lines, delimiter=mark, lineterminator="\n")
-    columns = table.columns()
-    writer.writerow(columns)
-    writer.writerows(zip(*columns.values(), strict=True))
-    return lines.getvalue().encode()
+def _separated(table: Recommendations, file: BinaryIO, mark: str) -> None:
+    head: Any = table.columns(slice(0))
+    for rows in [[head], *(zip(*part.values(), strict=True) for part in table.parts())]:
+        lines = io.StringIO(newline="")
+        csv.writer(lines, delimiter=mark, lineterminator="\n").writerows(rows)
+        file.write(lines.getvalue().encode())
 
 
-def _csv(table: Recommendations) -> bytes:
-    return _separated(table, ",")
+def _csv(table: Recommendations, file: BinaryIO) -> None:
+    _separated(table, file, ",")
 
 
-def _tsv(table: Recommendations) -> bytes:
-    return _separated(table, "\t")
+def _tsv(table: Recommendations, file: BinaryIO) -> None:
+    _separated(table, file, "\t")
 
 
-def _json_lines(table: Recommendations) -> bytes:
-    columns = table.columns()
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+def _json_lines(table: Recommendations, file: BinaryIO) -> None:
+    for part in table.parts():
+        rows = (dict(zip(part, row, strict=True)) for row in zip(*part.values(), strict=True))
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        file.write(text.encode())
 
 
-def _parquet(table: Recommendations) -> bytes:
+def _parquet(table: Recommendations, file: BinaryIO) -> None:
     import pyarrow as pa  # heavy
     from pyarrow import parquet
 
-    kinds = {"user": pa.string(), "rank": pa.int64(), "item": pa.string(), "score": pa.float64()}
-    sink = io.BytesIO()
-    parquet.write_table(pa.table(table.columns(), schema=pa.schema(list(kinds.items()))), sink)
-    return sink.getvalue()
+    def named(places: np.ndarray, names: Sequence[str]) -> pa.Array:
+        return pa.array(names, pa.string()).take(pa.array(places))
+
+    columns = {
+        "user": named(table.user, table.users),
+        "rank": pa.array(table.rank, pa.int64()),
+        "item": named(table.item, table.items),
+        "score": pa.array(table.score, pa.float64()),
+    }
+    parquet.write_table(pa.table(columns), file)
 
 
 _FORMATS = {

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from coterie.core.data.interactions.interactions import Interactions, in_words
-from coterie.core.data.sources.catalogue import load as load_data
 from coterie.core.errors import UserError
-from coterie.core.metrics.ranking import top_k
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import (
@@ -26,17 +19,10 @@ from coterie.core.run.checkpoint import (
 from coterie.core.run.driver import FederatedRun, computing_as
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.histories import read_history
-from coterie.core.run.recommendation_files import (
-    Recommendations,
-    check_out,
-    write_recommendations,
-)
+from coterie.core.run.recommendation_files import check_out, write_recommendations
+from coterie.core.run.recommender import NEW, Recommender
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.simulated import read_run
-from coterie.core.settings.sections import DataSettings
-from coterie.core.tensors.stacked import Ragged
-
-_BATCH = 256  # users who are ranked at once
 
 
 def open_run(
@@ -111,25 +97,17 @@ def recommend(
     Raises:
         UserError: the user or all items are unknown, or as `open_run`.
     """
-    experiment, module = _open_recommender(run)
-    with computing_as(experiment.settings.engine):
+    recommender = open_recommender(run)
+    data, settings = recommender.data, recommender.experiment.settings
+    with computing_as(settings.engine):
         if new_user is not None:
-            known, scores, notes = _of_newcomer(experiment, module, new_user)
+            history = read_history(new_user, data, settings.data)
+            table, notes = recommender.for_newcomer(NEW, history, top), list(history.notes)
         else:
-            known, scores, notes = _of_user(experiment, module, str(user))
-    data = experiment.interactions
-    best = best_items(scores, Ragged.from_lists([known.tolist()]), top)[0]
-    if not best:
+            table, notes = recommender.list_of(recommender.number(str(user)), top), []
+    rows = recommender.rows(table)
+    if not rows:
         notes.append(f"nothing is left to recommend: all {data.n_items:,} items are consumed")
-    rows = [
-        {
-            "rank": rank,
-            "item": data.item_names[item],
-            "title": data.titles[item] if data.titles else "",
-            "score": score,
-        }
-        for rank, item, score in best
-    ]
     return rows, notes
 
 
@@ -161,114 +139,18 @@ def recommend_all(run: Path, out: Path, top: int = 10) -> Served:
             `open_run`.
     """
     check_out(out)
-    experiment, module = _open_recommender(run)
-    if out.resolve() == Path(experiment.settings.data.name).expanduser().resolve():
+    recommender = open_recommender(run)
+    settings, users = recommender.experiment.settings, recommender.data.n_users
+    if out.resolve() == Path(settings.data.name).expanduser().resolve():
         raise UserError(f"{out} is the file that the run was trained on: choose another --out")
-    with computing_as(experiment.settings.engine):
-        table, served = _of_everybody(experiment, module, top)
-    write_recommendations(out, table)
-    return served
-
-
-class Lists(NamedTuple):
-    """Recommendations to some users of a run.
-
-    Attributes:
-        table: of those who have any.
-        left_out: users, by number, who have none because they took no part, and why.
-        finished: users, by number, who have none because they have consumed all that there is.
-    """
-
-    table: Recommendations
-    left_out: dict[int, UserError]
-    finished: list[int]
-
-
-def lists_of(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, users: Sequence[int], top: int
-) -> Lists:
-    """Recommend to users of a run.
-
-    Args:
-        experiment: of the run, opened by `open_run`.
-        module: its state.
-        users: numbers, in the order of the table.
-        top: how many items a user gets, at most.
-    """
-    data = experiment.interactions
-    items = Ragged.from_pairs(*data.had(), data.n_users)
-    found, batch = Lists(Recommendations(), {}, []), []
-    for place, number in enumerate(users, 1):
-        try:
-            batch.append((number, experiment.scores(module, number)))
-        except UserError as error:
-            found.left_out[number] = error
-        if batch and (len(batch) == _BATCH or place == len(users)):
-            known = items.take(torch.tensor([user for user, _ in batch]))
-            best = best_items(torch.cat([scores for _, scores in batch]), known, top)
-            for (user, _), ranked in zip(batch, best, strict=True):
-                for rank, item, score in ranked:
-                    found.table.add(data.user_names[user], rank, data.item_names[item], score)
-                if not ranked:
-                    found.finished.append(user)
-            batch = []
-    return found
-
-
-def _of_everybody(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, top: int
-) -> tuple[Recommendations, Served]:
-    users = experiment.interactions.n_users
-    found = lists_of(experiment, module, range(users), top)
+    with computing_as(settings.engine):
+        found = recommender.lists(range(users), top)
     left_out, finished = len(found.left_out), len(found.finished)
     if left_out == users:
         refusal = list(found.left_out.values())[-1]
         raise UserError(f"there is nobody to recommend to: {refusal}")
-    return found.table, Served(users - left_out - finished, left_out, finished)
-
-
-def _of_newcomer(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, path: Path
-) -> tuple[Tensor, Tensor, list[str]]:
-    """Give what someone new had, scores ``(1, n_items)`` and notes."""
-    history = read_history(path, experiment.interactions, experiment.settings.data)
-    return history.had, experiment.scores_for_newcomer(module, history.liked), history.notes
-
-
-def _of_user(
-    experiment: RecommendsToUsers[Any], module: FederatedRun, name: str
-) -> tuple[Tensor, Tensor, list[str]]:
-    """Do the same for a user of the run."""
-    data = experiment.interactions
-    number = user_number(name, data, experiment.settings.data)
-    users, items = data.had()
-    return items[users == number].unique(), experiment.scores(module, number), []
-
-
-def best_items(scores: Tensor, known: Ragged, top: int) -> list[list[tuple[int, int, float]]]:
-    """Rank, item and score of the best items that each user does not know, best first.
-
-    Args:
-        scores: ``(U, items)``; those of -inf are of items that nobody can score for the user.
-        known: items that each of the U users has had.
-        top: how many items a user gets, at most.
-    """
-    inside = known.values < scores.shape[1]
-    unscored = scores == -torch.inf
-    user, item = unscored.nonzero(as_tuple=True)
-    rows = torch.cat([known.rows[inside], user])
-    seen = Ragged.from_pairs(rows, torch.cat([known.values[inside], item]), len(known))
-    scores = scores.masked_fill(unscored, 0.0)
-    best = top_k(scores, min(top, scores.shape[1]), seen)
-    values = scores.gather(1, best.clamp(min=0)).tolist()
-    return [
-        [
-            (k, item, round(v, 4))
-            for k, (item, v) in enumerate(zip(*row, strict=True), 1)
-            if item >= 0
-        ]
-        for row in zip(best.tolist(), values, strict=True)
-    ]
+    write_recommendations(out, found.table)
+    return Served(users - left_out - finished, left_out, finished)
 
 
 def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Path | None]:
@@ -285,16 +167,22 @@ def attack(run: Path, scales: Sequence[float]) -> tuple[list[dict[str, Any]], Pa
     Raises:
         UserError: as `open_run`.
     """
-    experiment, module = _open_recommender(run)
+    experiment, module = open_run(run)
+    recommends = check_recommends(experiment)
     with computing_as(experiment.settings.engine):
-        curve = experiment.attack(module, scales)
+        curve = recommends.attack(module, scales)
     rows = [{"noise": scale, **row} for scale, report in curve.items() for row in report.rows()]
     return rows, plot_curve(curve, run / "attack.png")
 
 
-def _open_recommender(run: Path) -> tuple[RecommendsToUsers[Any], FederatedRun]:
+def open_recommender(run: Path) -> Recommender:
+    """Open a run that recommends.
+
+    Raises:
+        UserError: it does not, or as `open_run`.
+    """
     experiment, module = open_run(run)
-    return check_recommends(experiment), module
+    return Recommender(check_recommends(experiment), module)
 
 
 def check_recommends(experiment: Experiment[Any]) -> RecommendsToUsers[Any]:
@@ -317,27 +205,3 @@ def _here(folder: RunFolder) -> Any:
         return folder.settings
     run = dataclasses.replace(folder.settings.run, out=str(path.parent.parent))
     return dataclasses.replace(folder.settings, run=run)
-
-
-def user_number(name: str, data: Interactions, rules: DataSettings) -> int:
-    """Find the number of a user.
-
-    Args:
-        name: as in the data set.
-        data: of the run.
-        rules: section ``data`` of the run's settings.
-
-    Raises:
-        UserError: there is no such user, or filters left it out.
-    """
-    with suppress(ValueError):
-        return data.user_names.index(name)
-    some = f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"
-    if data.dropped and name in load_data(rules.name, rules.root, rules.columns).user_names:
-        what = "; ".join(in_words(data.dropped))
-        raise UserError(
-            f"user '{name}' is in the data, but not in the run's after filtering {some}: {what}"
-        )
-    like = next((each for each in data.user_names if each.casefold() == name.casefold()), None)
-    hint = f": did you mean '{like}'?" if like is not None else ""
-    raise UserError(f"user '{name}' is not in the run's data after filtering {some}{hint}")

@@ -73,6 +73,7 @@ class RankingServer(Selecting[RankingState], ServesItems[RankingState], Generic[
         fold_in: the step that reads the validation items.
     """
 
+    serves_all_alike = True
     settings: RoundSettings
     limits: RoundSettings
     evaluate: Step[D, RankingReport]

@@ -1,0 +1,1 @@
+"""Recommendations of a trained run over HTTP: ``coterie serve``."""
