@@ -162,6 +162,10 @@ COMMANDS = {
         "Recommend items to a user of a run, or to a new one",
         "coterie.core.cli.runs:run_recommend",
     ),
+    "export": (
+        "Write a trained model for other programs: safetensors, ONNX, peft",
+        "coterie.core.cli.export:run_export",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

@@ -20,10 +20,10 @@ from coterie.core.federation.federation import Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client, RecommendsItems
-from coterie.core.protocol.messages import Down
-from coterie.core.protocol.server import Server, ServesItems
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.products import exported_products, recommender_half, served
 from coterie.core.run.runfolder import fixed, located
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
@@ -35,6 +35,7 @@ from coterie.core.tensors.stacked import Ragged
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
     from coterie.core.run.driver import FederatedRun
+    from coterie.core.run.exported import Asked, Exported
 
 
 FASTEST = 1e13
@@ -279,6 +280,14 @@ class Experiment(Generic[Settings]):
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
         return []
 
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the model of the tested round to other programs. Default: there is none.
+
+        Raises:
+            UserError: nothing can be given, or there is no such client or user.
+        """
+        raise UserError(f"{self.paper} has no model that other programs could be given")
+
     def reference(self) -> dict[str, float]:
         """The paper's values of the same measurements. Default: it has none."""
         return {}
@@ -319,6 +328,14 @@ class RecommendsToUsers(Experiment[Settings]):
         """
         return scores_of_newcomer(module, items)
 
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the rows of the items, and with a user its own vector.
+
+        Raises:
+            UserError: as `coterie.core.run.products.exported_products`.
+        """
+        return exported_products(module, self.interactions, asked)
+
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client, behind Laplace noise of several scales.
 
@@ -337,7 +354,7 @@ def scores_of_user(module: FederatedRun, user: int) -> Tensor:
     ids = torch.tensor([user])
     if module.store.newcomers(ids).numel():
         raise UserError(f"client {user} has not taken part in any round yet")
-    return _client(module).predict(_served(module, user), module.store.take(ids))
+    return recommender_half(module).predict(served(module, user), module.store.take(ids))
 
 
 def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
@@ -345,18 +362,7 @@ def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
 
     Private parameters are fitted to them here, whatever their order; nothing is uploaded.
     """
-    down, history = _served(module, None), Ragged.from_lists([sorted(items.tolist())])
+    down, history = served(module, None), Ragged.from_lists([sorted(items.tolist())])
     key = module.secret.fold("newcomer").fold(torch.tensor([0]))
-    return _client(module).predict(down, _client(module).adapt(down, history, key))
-
-
-def _served(module: FederatedRun, user: int | None) -> Down:
-    server = module.federation.server
-    assert isinstance(server, ServesItems)
-    return server.serve(module.server_state, user, module.newest_cohort())
-
-
-def _client(module: FederatedRun) -> RecommendsItems[Any]:
-    client = module.federation.client
-    assert isinstance(client, RecommendsItems)
-    return client
+    client = recommender_half(module)
+    return client.predict(down, client.adapt(down, history, key))

@@ -1,0 +1,41 @@
+"""Open a run at its tested round, and find whose state is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import UserError
+from coterie.core.run.driver import FederatedRun, computing_as
+from coterie.core.run.experiment import Experiment, RecommendsToUsers
+from coterie.core.run.exported import Asked, Exported
+from coterie.core.run.serving import open_run, user_number
+
+
+def of_run(run: Path, asked: Asked, kept: Path | None = None) -> Exported:
+    """Give what a run's experiment gives of its tested round.
+
+    Args:
+        run: its folder.
+        asked: whose own state is wanted too.
+        kept: what another process kept of the run; runs of most papers have none.
+
+    Raises:
+        UserError: there is no such run, client or user, or nothing can be given.
+    """
+    if kept is not None:
+        raise UserError("--state is of a model that is split between machines: leave it out")
+    experiment, module = open_run(run)
+    with computing_as(experiment.settings.engine):
+        return of_experiment(experiment, module, asked)
+
+
+def of_experiment(experiment: Experiment[Any], module: FederatedRun, asked: Asked) -> Exported:
+    """Give what an opened run gives; see `of_run`."""
+    if asked.user is None:
+        return experiment.exported(module, asked)
+    if not isinstance(experiment, RecommendsToUsers):
+        raise UserError(f"the clients of {experiment.paper} are no users: say --client NUMBER")
+    data, rules = experiment.interactions, experiment.settings.data
+    return experiment.exported(module, replace(asked, client=user_number(asked.user, data, rules)))
