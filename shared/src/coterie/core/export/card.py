@@ -112,7 +112,9 @@ def _body(
 ) -> Iterator[str]:
     data = str(values.get("data.name"))
     yield f"# {folder.path.absolute().name}\n"
-    yield f"{_what(content)} {paper.title} ({paper.reference}), trained by coterie.\n"
+    yield (
+        f"{_what(content)} the method of *{paper.title}* ({paper.reference}), trained by coterie.\n"
+    )
     yield "## What it was trained on, and how\n"
     yield f"- Data: {_named(data)}.{_terms(data)}"
     yield f"- Method: {values.get('method')} of {paper.name}, seed {values.get('seed')}."
@@ -142,8 +144,7 @@ def _body(
 
 
 def _what(content: Content) -> str:
-    whose = f"The state of {content.whose}, and what is public," if content.whose else "A model"
-    return f"{whose} of the method of"
+    return f"The own state of {content.whose}, from" if content.whose else "A model from"
 
 
 def _limits(content: Content) -> Iterator[str]:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.errors import UserError
 from coterie.core.extras import require
@@ -24,15 +25,25 @@ ROUNDING = 1e-6
 _LARGEST = 2_000_000_000  # bytes that a file of protobuf can have
 
 
-def write_onnx(graph: Graph, folder: Path) -> float:
+@dataclass(frozen=True)
+class OnnxFile:
+    """What was written.
+
+    Attributes:
+        difference: of the largest score read back, as a share of the largest score.
+        inputs: names of those that the network reads, in their order.
+    """
+
+    difference: float
+    inputs: tuple[str, ...]
+
+
+def write_onnx(graph: Graph, folder: Path) -> OnnxFile:
     """Write a graph into a folder as `NAME`; its first axis may have any length.
 
     Args:
         graph: what scores.
         folder: where the file goes.
-
-    Returns:
-        The largest difference of a score read back, as a share of the largest score.
 
     Raises:
         UserError: a package is missing, the graph is too large for a file, it cannot be written in
@@ -46,11 +57,25 @@ def write_onnx(graph: Graph, folder: Path) -> float:
     if size > _LARGEST:
         raise UserError(f"the model has {size:,} bytes, and an ONNX file holds {_LARGEST:,}")
     model = _translated(graph)
+    _leave_unread_out(model)
     _forget_origin(model)
     onnx.checker.check_model(model)
     path = folder / NAME
     onnx.save_model(model, str(path))
-    return _checked(graph, path)
+    names = [value.name for value in model.graph.input]
+    return OnnxFile(_checked(graph, names, path), tuple(names))
+
+
+class _Positional(nn.Module):
+    """A network whose forward takes any number of tensors, so that their axes can be told alike."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        found: Tensor = self.network(*inputs)
+        return found
 
 
 def _translated(graph: Graph) -> Any:
@@ -63,18 +88,23 @@ def _translated(graph: Graph) -> Any:
     }
     with _quiet():
         try:
-            program = torch.onnx.export(
-                graph.network,
+            # Not by torch.onnx.export alone: where this fails it tries ways that fix the first axis.
+            traced = torch.export.export(
+                _Positional(graph.network),
                 tuple(inputs.values()),
+                dynamic_shapes=(tuple(named.values()),),
+                strict=False,
+            )
+            program = torch.onnx.export(
+                traced,
                 dynamo=True,
                 input_names=list(inputs),
                 output_names=[graph.output],
-                dynamic_shapes=tuple(named.values()),
                 verbose=False,
             )
-        except torch.onnx.OnnxExporterError as error:
-            reason = str(error.__cause__ or error).strip().splitlines()[0]
-            raise UserError(f"the network cannot be written in ONNX: {reason}") from None
+        except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"the network cannot be written in ONNX: {reason:.300}") from error
     assert program is not None
     return program.model_proto
 
@@ -82,15 +112,26 @@ def _translated(graph: Graph) -> Any:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Keep the exporter's advice to its authors from the user."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
     try:
+        for logger in loggers:
+            logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _leave_unread_out(model: Any) -> None:
+    """Take out inputs that no node reads: the exporter keeps them with the length they had."""
+    read = {name for node in model.graph.node for name in node.input}
+    read |= {value.name for value in model.graph.output}
+    kept = [value for value in model.graph.input if value.name in read]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
 
 
 def _forget_origin(model: Any) -> None:
@@ -104,10 +145,10 @@ def _forget_origin(model: Any) -> None:
         part.doc_string = ""
 
 
-def _checked(graph: Graph, path: Path) -> float:
+def _checked(graph: Graph, names: Sequence[str], path: Path) -> float:
     """Compare what the file gives for all rows, and for one, with what the run gives."""
     run = _reader(path)
-    inputs = {name: value.numpy() for name, value in graph.inputs.items()}
+    inputs = {name: graph.inputs[name].numpy() for name in names}
     expected = graph.expected.numpy()
     found = run(inputs)
     one = run({name: value[:1] for name, value in inputs.items()})

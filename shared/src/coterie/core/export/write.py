@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import safetensors.numpy
@@ -80,7 +80,7 @@ def export(
         elif form == "safetensors":
             difference = _write_tensors(found, folder)
         elif form == "onnx":
-            difference = _write_graph(found, folder)
+            difference, found = _write_graph(found, folder)
         else:
             raise UserError(f"{run} holds nothing that is written as {form}: leave --format out")
         if found.items is not None and not (folder / ITEMS).exists():
@@ -110,14 +110,16 @@ def _write_tensors(found: Exported, folder: Path) -> float:
     return 0.0
 
 
-def _write_graph(found: Exported, folder: Path) -> float:
+def _write_graph(found: Exported, folder: Path) -> tuple[float, Exported]:
+    """Write the graph; give what was exported with the inputs that it reads."""
     if found.graph is None:
         raise UserError(f"what scores cannot be written as a graph: {found.no_graph}")
     _check_finite(found.graph.network.state_dict())
-    difference = write_onnx(found.graph, folder)
+    written = write_onnx(found.graph, folder)
     if found.own:
-        _write_tensors(Exported("", {}, {}, (), "", own=found.own), folder)
-    return difference
+        _write_tensors(replace(found, tensors={}), folder)
+    read = {name: found.graph.inputs[name] for name in written.inputs}
+    return written.difference, replace(found, graph=replace(found.graph, inputs=read))
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:

@@ -23,6 +23,7 @@ from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.checkpoint import LAST
 from coterie.core.run.products import exported_products, recommender_half, served
 from coterie.core.run.runfolder import fixed, located
 from coterie.core.settings.base import BaseSettings
@@ -125,6 +126,7 @@ class Experiment(Generic[Settings]):
     Attributes:
         paper: name by which it is installed.
         device: where a run of it makes its tensors. The data are on the CPU.
+        tested: the checkpoint whose state holds what was tested.
 
     Raises:
         UserError: a GPU is asked for, and there is none; or torch makes other tensors than those
@@ -132,6 +134,7 @@ class Experiment(Generic[Settings]):
     """
 
     paper: ClassVar[str] = ""
+    tested: ClassVar[str] = LAST
 
     def __init__(self, settings: Settings) -> None:
         if torch.get_default_dtype() != torch.float32:

@@ -17,16 +17,15 @@ from coterie.core.run.exported import Asked, Exported, Graph
 
 _CHECKED = 64  # users by whose vectors a graph is checked
 _LOADING = """\
-import json
 from safetensors.numpy import load_file
 
-items = load_file("model.safetensors")["items"]  # row i is line i of items.csv
+items = load_file("model.safetensors")["items"]  # a row an item, as in items.csv
 scores = items @ vector + offset                 # of the user, on the user's device
 """
 _OWN_LOADING = """\
 from safetensors.numpy import load_file
 
-items = load_file("model.safetensors")["items"]  # row i is line i of items.csv
+items = load_file("model.safetensors")["items"]  # a row an item, as in items.csv
 mine = load_file("own.safetensors")
 scores = items @ mine["vector"] + mine["offset"]
 """
