@@ -38,6 +38,7 @@ from coterie.continual.retention import (
 )
 from coterie.continual.settings import DISTILLING, Settings, resolve
 from coterie.core.data.interactions.splits import UserRows
+from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import ScoreRows, copies_of
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks

@@ -41,9 +41,7 @@ def run_export(argv: Sequence[str]) -> None:
     export(given.run, given.to.expanduser(), given.format, asked, given.state, given.json)
 
 
-def export(
-    run: Path, to: Path, form: str, asked: Asked, kept: Path | None, as_json: bool
-) -> None:
+def export(run: Path, to: Path, form: str, asked: Asked, kept: Path | None, as_json: bool) -> None:
     """Export, and say what was written; raise `UserError` for what the user can mend."""
     check_format(paper_of(run), form)
     with aside(as_json):

@@ -46,8 +46,8 @@ def _check_tested(folder: RunFolder, number: int, best: bool) -> None:
     tested = folder.read_json("summary.json")["metrics"].get("test/best_round", number)
     if tested != number:
         raise UserError(
-            f"{folder.path} was tested in round {tested:g}, and its best.ckpt is of round {number}: "
-            "put back the one of that round"
+            f"{folder.path} was tested in round {tested:g}, and its best.ckpt is of round "
+            f"{number}: put back the one of that round"
         )
 
 

@@ -88,7 +88,7 @@ def _translated(graph: Graph) -> Any:
     }
     with _quiet():
         try:
-            # Not by torch.onnx.export alone: where this fails it tries ways that fix the first axis.
+            # Not by torch.onnx.export alone: it falls back on ways that fix the first axis.
             traced = torch.export.export(
                 _Positional(graph.network),
                 tuple(inputs.values()),
