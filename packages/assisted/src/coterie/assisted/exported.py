@@ -168,6 +168,9 @@ class Assisted(nn.Module):
         first_peer: 1 where its own model counts, else 0.
     """
 
+    mean: Tensor
+    base: Tensor
+
     def __init__(
         self,
         learner: Learner,
@@ -193,7 +196,7 @@ class Assisted(nn.Module):
         """Score rows: ``(B, n)``."""
         *own, others = more
         sides = dict(zip(self._sides, own, strict=False))
-        scores = self.base.expand(ratings.shape[0], -1)  # type: ignore[operator]
+        scores = self.base.expand(ratings.shape[0], -1)
         if self._deviates:
             scores = scores + own[-1][:, None]
         given = {RATINGS: rated * (ratings - self.mean), **sides}
