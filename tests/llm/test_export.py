@@ -78,19 +78,21 @@ def test_peft_reads_the_adapter(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tiny-item", "tiny-text"])
-def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
+def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path, monkeypatch):
     """The adapter names its frozen model, which lies beside it, readable by everybody."""
     model, data = save(tmp_path / "a", kind), examples(5, seed=2)
-    found = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "a"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b")
+    found = AutoPeftModelForCausalLM.from_pretrained(".")
     plain = make(kind, rank=None, seed=9)
     plain.model = found.base_model.model
     torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
-    base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "a" / "base")).state_dict()
+    base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "b" / "base")).state_dict()
     for name, value in make(kind, rank=None).model.state_dict().items():
         assert torch.equal(base[name], value)  # as before the first round
     umask = os.umask(0)
     os.umask(umask)
-    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    files = [path for path in (tmp_path / "b").rglob("*") if path.is_file()]
     assert len(files) > 5
     assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
@@ -102,6 +104,15 @@ def test_a_published_model_is_named_and_not_copied(tmp_path):
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "somebody/llama"
     assert not (tmp_path / "a" / "base").exists()
+
+
+def test_a_model_of_a_folder_here_is_named_without_its_place(tmp_path):
+    model = make("tiny-item")
+    (tmp_path / "mine").mkdir()
+    model.model.config.name_or_path = str(tmp_path / "mine")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "mine"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -141,7 +152,9 @@ def test_peft_merges_to_the_same_weights(tmp_path):
 def test_a_wholly_trained_model_is_saved_exactly(tmp_path):
     model, data = make("tiny-item", rank=None), examples(5, seed=1)
     assert export_merged(model, data, items(), tmp_path / "m") == 0.0
-    with pytest.raises(UserError, match=r"no LoRA, all its parameters are trained.*--merged"):
+    with pytest.raises(
+        UserError, match=r"no LoRA, all its parameters are trained.*--format safetensors"
+    ):
         export_adapter(model, data, items(), tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
