@@ -119,7 +119,9 @@ def test_the_rows_of_items_give_the_scores_of_a_user(runs, opened, written):
     items, own = (load_file(folder / name) for name in ("model.safetensors", "own.safetensors"))
     number = experiment.interactions.user_names.index("7")
     scores = items["items"] @ own["vector"] + own["offset"]
-    np.testing.assert_allclose(scores, experiment.scores(module, number)[0], **CLOSE)
+    expected = experiment.scores(module, number)[0].numpy()
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(scores / size, expected / size, **CLOSE)
     lines = (folder / "items.csv").read_text().splitlines()[1:]
     names = [line.split(",")[1] for line in lines]
     for row in recommend(run, user="7")[0]:
@@ -131,7 +133,8 @@ def test_a_graph_of_products_takes_vectors_of_any_number_of_users(opened, writte
     vectors = module.store.take(torch.arange(70)).best["user"]
     found = scored(written("f3crec", "onnx"), vector=vectors, offset=np.zeros(70, np.float32))
     expected = torch.cat([experiment.scores(module, user) for user in range(70)])
-    np.testing.assert_allclose(found, expected, **CLOSE)
+    size = float(expected.abs().max())
+    np.testing.assert_allclose(found / size, expected / size, **CLOSE)
 
 
 def test_nothing_private_leaves_that_was_not_asked_for(opened, written):

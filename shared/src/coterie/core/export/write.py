@@ -17,7 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.export.card import NAME as CARD
 from coterie.core.export.card import Content, card, check_format
 from coterie.core.export.onnx_file import NAME as GRAPH
-from coterie.core.export.onnx_file import described, write_onnx
+from coterie.core.export.onnx_file import ROUNDING, described, difference, write_onnx
 from coterie.core.files import new_folder, write_json, write_text
 from coterie.core.registry.papers import load
 from coterie.core.run.exported import Asked, Exported
@@ -76,11 +76,12 @@ def export(
         found: Exported = load(paper.export)(run, asked, kept)
         known = RunFolder.open(run)
         if form in found.writers:
-            difference = found.writers[form](folder)
+            apart = found.writers[form](folder)
         elif form == "safetensors":
-            difference = _write_tensors(found, folder)
+            _check_scores(found)
+            apart = _write_tensors(found, folder)
         elif form == "onnx":
-            difference, found = _write_graph(found, folder)
+            apart, found = _write_graph(found, folder)
         else:
             raise UserError(f"{run} holds nothing that is written as {form}: leave --format out")
         if found.items is not None and not (folder / ITEMS).exists():
@@ -90,7 +91,7 @@ def export(
         content = _content(found, form, asked, folder)
         write_text(folder / CARD, card(paper, known, content))
         files = tuple(sorted(path.name for path in folder.iterdir()))
-    return Written(str(to), found.tested, asked.name, difference, files)
+    return Written(str(to), found.tested, asked.name, apart, files)
 
 
 def _write_tensors(found: Exported, folder: Path) -> float:
@@ -108,6 +109,17 @@ def _write_tensors(found: Exported, folder: Path) -> float:
         if not same:
             raise UserError(f"{file} read back does not hold the same numbers: not exported")
     return 0.0
+
+
+@torch.no_grad()
+def _check_scores(found: Exported) -> None:
+    """Refuse tensors whose network does not give the scores that the run gives."""
+    if (graph := found.graph) is None:
+        return
+    scores = graph.network.eval()(*graph.inputs.values())
+    apart = difference(scores.numpy(), graph.expected.numpy())
+    if not apart <= ROUNDING:
+        raise UserError(f"the tensors give scores that differ by {apart:.1e}: not exported")
 
 
 def _write_graph(found: Exported, folder: Path) -> tuple[float, Exported]:
