@@ -298,6 +298,7 @@ def test_a_graph_with_other_scores_is_not_exported(runs, written, tmp_path, monk
 )
 def test_mistakes_are_one_line_and_leave_nothing(runs, tmp_path, capsys, paper, more, words):
     argv = ["export", "--run", str(runs[paper]), "--to", str(tmp_path / "x"), *more]
+    capsys.readouterr()  # of training
     assert main(argv) == 2
     said = capsys.readouterr()
     assert words in said.err
@@ -307,15 +308,18 @@ def test_mistakes_are_one_line_and_leave_nothing(runs, tmp_path, capsys, paper, 
 
 def test_a_folder_that_is_there_is_kept(runs, tmp_path, capsys):
     (tmp_path / "x").mkdir()
-    assert main(["export", "--run", str(runs["f3crec"]), "--to", str(tmp_path / "x")]) == 2
+    run = runs["f3crec"]
+    capsys.readouterr()  # of training
+    assert main(["export", "--run", str(run), "--to", str(tmp_path / "x")]) == 2
     assert "is there already: choose another folder by --to" in capsys.readouterr().err
     assert not list((tmp_path / "x").iterdir())
 
 
 def test_the_command_says_what_it_wrote(runs, tmp_path, capsys):
     argv = ["export", "--run", str(runs["page"]), "--to", str(tmp_path / "x"), "--json"]
+    capsys.readouterr()  # of training
     assert main(argv) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["difference"] == 0.0
     assert found["files"] == ["README.md", "coterie.json", "model.safetensors"]
-    assert found["tested"] == f"round {metrics(runs / 'page' / 'a')['test/best_round']:g}"
+    assert found["tested"] == f"round {metrics(runs['page'])['test/best_round']:g}"
