@@ -5,7 +5,7 @@ from torch import Tensor
 
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import score_clients
+from coterie.core.run.scoring import score_clients
 
 
 def scores_of_user(module: FederatedRun, user: int, n_items: int = 1) -> Tensor:

@@ -13,7 +13,7 @@ from coterie.core.protocol.client import Client, RecommendsItems
 from coterie.core.protocol.messages import Down, Private, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.server import Server, ServesItems
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import scores_of_newcomer
+from coterie.core.run.scoring import scores_of_newcomer
 
 
 @dataclass(frozen=True)

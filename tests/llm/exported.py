@@ -1,11 +1,14 @@
-"""Reading an exported adapter into a backbone, by the names of peft alone."""
+"""Exporting into new folders, and reading an adapter back by the names of peft alone."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
+from coterie.core.files import new_folder
 from coterie.llm.backbones.base import Backbone
+from coterie.llm.export import write_adapter, write_merged
 
 
 @torch.no_grad()
@@ -21,3 +24,17 @@ def read_adapter(folder: Path, backbone: Backbone) -> None:
     if items.exists():
         backbone.frozen_items = load_file(items)["item_embeddings"].clone()
     backbone.prepare()
+
+
+def export_adapter(*given: Any) -> None:
+    """Write an adapter into a new folder, the last argument."""
+    *given, folder = given
+    with new_folder(folder) as temporary:
+        write_adapter(*given, temporary)
+
+
+def export_merged(*given: Any) -> float:
+    """Write a merged model into a new folder, the last argument; give the difference."""
+    *given, folder = given
+    with new_folder(folder) as temporary:
+        return write_merged(*given, temporary)

@@ -15,6 +15,7 @@ from huggingface_hub.utils import (
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.llm.exported import export_adapter, export_merged
 from tests.llm.tiny_encoder import KINDS, SHAPE, TITLES, folder, network, rows, states, tokenizer
 from tests.llm.tiny_split import use_start
 from torch import Tensor
@@ -36,7 +37,7 @@ from coterie.llm.backbones.expert import Expert
 from coterie.llm.backbones.hub import encoder_model
 from coterie.llm.cost.measuring import catalogue_tokens, training_tokens
 from coterie.llm.data.examples import Examples
-from coterie.llm.export import AXES, export_adapter, export_merged
+from coterie.llm.export import AXES
 from coterie.llm.readings import resolve
 from coterie.llm.split.channel import Channel
 from coterie.llm.split.cut import cut
@@ -176,8 +177,8 @@ def exported(tmp_path, **how):
     made.prepare()
     history = Ragged.from_lists(HISTORIES)
     before = made.scores(history)
-    export_adapter(made, EXAMPLES, item_table(), {}, tmp_path / "a")
-    assert export_merged(made, EXAMPLES, item_table(), {}, tmp_path / "m") < 1e-5
+    export_adapter(made, EXAMPLES, item_table(), tmp_path / "a")
+    assert export_merged(made, EXAMPLES, item_table(), tmp_path / "m") < 1e-5
     assert torch.equal(made.scores(history), before)
     return before.double().numpy()
 
@@ -215,7 +216,7 @@ def test_an_export_with_other_axes_is_none(tmp_path, monkeypatch):
 
     monkeypatch.setattr("coterie.llm.export._axes", other)
     with pytest.raises(UserError, match="does not give the same scores: not exported"):
-        export_adapter(made, EXAMPLES, item_table(), {}, tmp_path / "a")
+        export_adapter(made, EXAMPLES, item_table(), tmp_path / "a")
     assert made.space is good
     assert not list(tmp_path.iterdir())
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from tests.llm.every_backbone import KINDS, TITLES, make
+from tests.llm.exported import export_adapter
 from tests.llm.organisations import examples, federation, queries, settings
 from torch.nn.functional import cross_entropy
 
@@ -23,7 +24,7 @@ from coterie.llm.backbones.expert import Expert, make_expert
 from coterie.llm.client import make_client
 from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
-from coterie.llm.export import EXPERT, export_adapter
+from coterie.llm.export import EXPERT
 from coterie.llm.paper import PAPER
 from coterie.llm.readings import resolve
 from coterie.llm.trained_run import TrainedRun
@@ -106,12 +107,12 @@ def test_bias_and_adapter_are_trained_by_every_client_and_averaged():
 
 
 def test_an_exported_expert_comes_back(tmp_path):
-    from tests.llm.test_export import ORIGIN, items
+    from tests.llm.test_export import items
 
     model = with_expert()
     trained = model.expert.bias.data + 1.0
     model.expert.bias.data.copy_(trained)
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
     with safe_open(tmp_path / "a" / EXPERT, "pt") as file:
         assert torch.equal(file.get_tensor("bias"), trained)
         assert file.metadata() == {"scale": "4.0", "backbone": "0.3", "decay": "0.5"}

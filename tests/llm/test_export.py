@@ -10,7 +10,7 @@ import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from safetensors.torch import load_file, save_file
 from tests.llm.every_backbone import KINDS, TITLES, make
-from tests.llm.exported import read_adapter
+from tests.llm.exported import export_adapter, export_merged, read_adapter
 from tests.llm.organisations import examples
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -28,7 +28,7 @@ from coterie.llm import trained_run
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings
 from coterie.llm.backbones.recformer import RecformerModel
-from coterie.llm.export import EMBEDDINGS, answers, export_adapter, export_merged
+from coterie.llm.export import EMBEDDINGS, answers
 from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.part import Kept
 from coterie.llm.trained_run import TrainedRun, inside_middle
@@ -36,7 +36,6 @@ from coterie.llm.trained_run import TrainedRun, inside_middle
 pytestmark = pytest.mark.usefixtures("rounds_alone")
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
-ORIGIN = {"run": "a", "client": 1, "round": 2}
 
 
 def items():
@@ -48,7 +47,7 @@ def items():
 
 def save(folder, kind="tiny-item", **how):
     model = make(kind, **how)
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, folder)
+    export_adapter(model, examples(5, seed=1), items(), folder)
     return model
 
 
@@ -79,19 +78,21 @@ def test_peft_reads_the_adapter(kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["tiny-item", "tiny-text"])
-def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
+def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path, monkeypatch):
     """The adapter names its frozen model, which lies beside it, readable by everybody."""
     model, data = save(tmp_path / "a", kind), examples(5, seed=2)
-    found = AutoPeftModelForCausalLM.from_pretrained(str(tmp_path / "a"))
+    (tmp_path / "a").rename(tmp_path / "b")
+    monkeypatch.chdir(tmp_path / "b")
+    found = AutoPeftModelForCausalLM.from_pretrained(".")
     plain = make(kind, rank=None, seed=9)
     plain.model = found.base_model.model
     torch.testing.assert_close(answers(plain, data), answers(model, data), rtol=1e-5, atol=1e-5)
-    base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "a" / "base")).state_dict()
+    base = AutoModelForCausalLM.from_pretrained(str(tmp_path / "b" / "base")).state_dict()
     for name, value in make(kind, rank=None).model.state_dict().items():
         assert torch.equal(base[name], value)  # as before the first round
     umask = os.umask(0)
     os.umask(umask)
-    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file()]
+    files = [path for path in (tmp_path / "b").rglob("*") if path.is_file()]
     assert len(files) > 5
     assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask}
 
@@ -99,17 +100,26 @@ def test_the_folder_alone_is_enough_elsewhere(kind, tmp_path):
 def test_a_published_model_is_named_and_not_copied(tmp_path):
     model = make("tiny-item")
     model.model.config.name_or_path = "somebody/llama"
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
     config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "somebody/llama"
     assert not (tmp_path / "a" / "base").exists()
+
+
+def test_a_model_of_a_folder_here_is_named_without_its_place(tmp_path):
+    model = make("tiny-item")
+    (tmp_path / "mine").mkdir()
+    model.model.config.name_or_path = str(tmp_path / "mine")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
+    config = json.loads((tmp_path / "a" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "mine"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_model_answers_alike(kind, tmp_path):
     model, data = make(kind), examples(5, seed=1)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    difference = export_merged(model, data, items(), ORIGIN, tmp_path / "m")
+    difference = export_merged(model, data, items(), tmp_path / "m")
     assert difference < 1e-5
     after = model.state_dict()
     assert before.keys() == after.keys()
@@ -131,7 +141,7 @@ def test_a_merged_model_answers_alike(kind, tmp_path):
 
 def test_peft_merges_to_the_same_weights(tmp_path):
     model = make("tiny-item")
-    export_merged(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "m")
+    export_merged(model, examples(5, seed=1), items(), tmp_path / "m")
     save(tmp_path / "a")
     base = make("tiny-item", rank=None).model
     peft = PeftModel.from_pretrained(base, str(tmp_path / "a")).merge_and_unload().state_dict()
@@ -141,9 +151,11 @@ def test_peft_merges_to_the_same_weights(tmp_path):
 
 def test_a_wholly_trained_model_is_saved_exactly(tmp_path):
     model, data = make("tiny-item", rank=None), examples(5, seed=1)
-    assert export_merged(model, data, items(), ORIGIN, tmp_path / "m") == 0.0
-    with pytest.raises(UserError, match=r"no LoRA, all its parameters are trained.*--merged"):
-        export_adapter(model, data, items(), ORIGIN, tmp_path / "a")
+    assert export_merged(model, data, items(), tmp_path / "m") == 0.0
+    with pytest.raises(
+        UserError, match=r"no LoRA, all its parameters are trained.*--format safetensors"
+    ):
+        export_adapter(model, data, items(), tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
@@ -151,7 +163,7 @@ def test_a_wholly_trained_model_is_saved_exactly(tmp_path):
 def test_a_folder_that_is_there_is_kept(export, tmp_path):
     (tmp_path / "a").mkdir()
     with pytest.raises(UserError, match="is there already: choose another folder by --to"):
-        export(make("tiny-item"), examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+        export(make("tiny-item"), examples(5, seed=1), items(), tmp_path / "a")
     assert not list((tmp_path / "a").iterdir())
 
 
@@ -179,7 +191,7 @@ def test_what_reads_back_otherwise_is_not_exported(tmp_path, monkeypatch):
     model = make("tiny-item")
     row = Adapter(model.named_parameters()).row()
     with pytest.raises(UserError, match="does not give the same scores: not exported"):
-        export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+        export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
     assert torch.equal(Adapter(model.named_parameters()).row(), row)
     assert not list(tmp_path.iterdir())
 
@@ -196,12 +208,12 @@ def test_items_frozen_in_stage_2_come_back(tmp_path):
     model = frozen()
     scores = model.scores(HISTORY)
     assert not torch.allclose(scores, make("recformer").scores(HISTORY))
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
     assert torch.equal(model.scores(HISTORY), scores)
     fresh = make("recformer", trained=False)
     read_adapter(tmp_path / "a", fresh)
     assert torch.equal(fresh.scores(HISTORY), scores)
-    export_merged(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "m")
+    export_merged(model, examples(5, seed=1), items(), tmp_path / "m")
     saved = load_file(tmp_path / "m" / EMBEDDINGS)["item_embeddings"]
     assert torch.equal(saved, model.frozen_items)
     assert torch.equal(model.scores(HISTORY), scores)

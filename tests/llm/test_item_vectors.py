@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.llm.every_backbone import TITLES, make
+from tests.llm.exported import export_adapter
 from tests.llm.organisations import examples
 from tests.llm.test_expert import FLAGS, HOW, ITEMS
 from tests.llm.tiny_encoder import folder
@@ -27,7 +28,7 @@ from coterie.llm.backbones.expert import ItemVectors, make_expert
 from coterie.llm.client import make_client
 from coterie.llm.data.catalogue import ItemWords
 from coterie.llm.experiment import Experiment
-from coterie.llm.export import EXPERT, export_adapter
+from coterie.llm.export import EXPERT
 from coterie.llm.paper import PAPER
 
 KEY = Key.from_seed(7)
@@ -65,12 +66,12 @@ def test_scores_are_the_formula_s():
 
 
 def test_an_exported_expert_comes_back_with_its_vectors(tmp_path):
-    from tests.llm.test_export import ORIGIN, items
+    from tests.llm.test_export import items
 
     vectors = unit_rows()
     model = beside(ItemVectors(vectors, "a digest"))
     model.expert.bias.data += 1.0
-    export_adapter(model, examples(5, seed=1), items(), ORIGIN, tmp_path / "a")
+    export_adapter(model, examples(5, seed=1), items(), tmp_path / "a")
     assert torch.equal(load_file(tmp_path / "a" / EXPERT)["vectors"], vectors)
     assert torch.equal(model.expert.vectors.vectors, vectors)
 

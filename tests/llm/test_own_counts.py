@@ -9,6 +9,7 @@ import pytest
 import scipy.stats
 import torch
 from safetensors.torch import load_file
+from tests.llm.exported import export_adapter
 from tests.llm.organisations import N_ITEMS, cohort_of, organisations
 
 from coterie.core.errors import UserError
@@ -25,7 +26,7 @@ from coterie.llm.backbones.tiny_item import TinyItem
 from coterie.llm.client import Organisation
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.experiment import Experiment
-from coterie.llm.export import EXPERT, export_adapter
+from coterie.llm.export import EXPERT
 from coterie.llm.messages import Candidate, StrengthReport, Strengths
 from coterie.llm.own_counts import STRENGTHS, ask_strength, compare, own_counts
 from coterie.llm.readings import resolve
@@ -276,7 +277,7 @@ def test_an_export_has_them(tmp_path):
     counted = backbone.expert.own.clone()
     assert bool(counted.any())
     examples = trained.examples(1, 4)
-    export_adapter(backbone, examples, made.interactions, {}, tmp_path / "there")
+    export_adapter(backbone, examples, made.interactions, tmp_path / "there")
     written = load_file(tmp_path / "there" / EXPERT)["own"]
     assert torch.equal(written, counted)
     assert torch.equal(backbone.expert.own, counted)

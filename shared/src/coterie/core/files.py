@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,44 @@ def replacing(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Give a temporary folder that gets the name of a new one when the block succeeds.
+
+    Files and folders get the modes that new ones have: some writers keep all to themselves. An
+    error leaves nothing.
+
+    Raises:
+        UserError: it is there already, or cannot be written.
+
+    Example:
+        >>> with new_folder(Path(tempfile.mkdtemp()) / "a" / "b") as temporary:
+        ...     _ = (temporary / "c.txt").write_text("whole")
+        >>> temporary.exists()
+        False
+    """
+    elsewhere = "choose another folder by --to"
+    if folder.exists():
+        raise UserError(f"{folder} is there already: {elsewhere}")
+    with writing(folder, elsewhere=elsewhere):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        with writing(folder, elsewhere=elsewhere):
+            yield temporary
+            _open_to_others(temporary)
+            os.rename(temporary, folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _open_to_others(folder: Path) -> None:
+    umask = os.umask(0)
+    os.umask(umask)
+    for path in (folder, *folder.rglob("*")):
+        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def write_text(path: Path, text: str) -> None:

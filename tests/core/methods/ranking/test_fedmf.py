@@ -35,7 +35,7 @@ from coterie.core.metrics.ranking import ranking_metrics
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
 from coterie.core.protocol.messages import declared
-from coterie.core.run.experiment import scores_of_newcomer
+from coterie.core.run.scoring import scores_of_newcomer
 from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode
 

@@ -41,7 +41,7 @@ from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import declared
-from coterie.core.run.experiment import scores_of_newcomer
+from coterie.core.run.scoring import scores_of_newcomer
 from coterie.core.wire.codec import Header, decode, encode
 
 SECRET = CommonSecret()

@@ -34,7 +34,7 @@ from coterie.core.methods.ranking.lightfr import (
 )
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
-from coterie.core.run.experiment import scores_of_newcomer
+from coterie.core.run.scoring import scores_of_newcomer
 from coterie.core.tensors.rows import TouchedRows
 from coterie.core.tensors.stacked import Ragged
 from coterie.core.wire.codec import Header, decode, encode

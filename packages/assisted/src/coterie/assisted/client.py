@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
@@ -132,8 +132,20 @@ class Predictor(Client[OrganisationState, OwnDomain]):
     ) -> Tensor:
         """F^t at some of the organisation's cells, ``(n,)``: F⁰ + Σ_t η^t Σ_j w_j^t f_j^t."""
         scores = self.learner(data).base.at(cells)
+        for choice, outputs in self.added(down, mine, data, cells):
+            step = Choice(choice.eta, choice.weights).step(outputs)
+            scores = scores + step.to(scores)
+        return scores
+
+    def added(
+        self, down: Predictions, mine: OrganisationState, data: OwnDomain, cells: Cells
+    ) -> Iterator[tuple[RoundChoice, Tensor]]:
+        """What is added to F⁰ in each round: the choice, and outputs ``(n, J)`` that it is about.
+
+        Arguments are as of `predicted`.
+        """
         if not down.round:
-            return scores
+            return
         view = self.view(mine, data)
         own = self._of_rounds(mine, data, view.own(cells), down.round)[data.id]
         if self.settings.protect.sum:
@@ -143,9 +155,7 @@ class Predictor(Client[OrganisationState, OwnDomain]):
         for choice in mine.choices:
             if choice.round > down.round:
                 break
-            step = Choice(choice.eta, choice.weights).step(of_round(choice))
-            scores = scores + step.to(scores)
-        return scores
+            yield choice, of_round(choice)
 
     def _given(
         self, view: View, down: Predictions, own: Mapping[int, Tensor], cells: Cells

@@ -29,7 +29,9 @@ from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.data.sources.catalogue import load_filtered
 from coterie.core.errors import UserError, nearest
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.experiment import Need, RecommendsToUsers, Scored
+from coterie.core.run.experiment import Need, RecommendsToUsers
+from coterie.core.run.exported import Asked, Exported
+from coterie.core.run.scoring import Scored
 from coterie.core.standalone import Standalone
 
 _CELLS = 1 << 18  # that organisations are asked for at once
@@ -269,6 +271,16 @@ class Experiment(RecommendsToUsers[Settings]):
             Need("the models of a round", (f"model.{width}",), memory=4 * parameters),
             Need("local training", ("train.epochs", "train.batch_rows"), steps=steps),
         ]
+
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give what an organisation has learned.
+
+        Raises:
+            UserError: no organisation is asked for, or there is no such one.
+        """
+        from coterie.assisted.exported import exported_organisation
+
+        return exported_organisation(module, self.organisations, self.interactions, asked)
 
     def score_users(self, module: FederatedRun, users: Tensor) -> Iterator[Scored]:
         """Score all items for users: every organisation those that it has.

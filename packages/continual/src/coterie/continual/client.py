@@ -38,11 +38,12 @@ from coterie.continual.retention import (
 )
 from coterie.continual.settings import DISTILLING, Settings, resolve
 from coterie.core.data.interactions.splits import UserRows
+from coterie.core.errors import UserError
 from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import ScoreRows, copies_of
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client, RecommendsItems
+from coterie.core.protocol.client import Client, Factors, RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
@@ -227,6 +228,19 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         """Score all items with the parameters of the best round, ``(C, n_items)``."""
         scores = score_items(self.backbone, mine.best, down.items)
         return self.retention.correct(scores, mine, down.items)
+
+    def factors(self, down: ItemTable, mine: ClientState) -> Factors:
+        """Give the item table, and v_u and c_u of the best round.
+
+        Raises:
+            UserError: the method corrects scores by what a user remembers.
+        """
+        if self.retention.corrects:
+            raise UserError(
+                f"{self.settings.method} corrects the scores by what a user remembers, so they are "
+                "no products of vectors that another program could be given"
+            )
+        return Factors(down.items, *self.backbone.query(mine.best))
 
     def adapt(self, down: ItemTable, history: Ragged, key: Key) -> ClientState:
         """Fit Φ_u of newcomers to their items by local epochs with the item table fixed."""

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,13 @@ from torch import Tensor, nn
 
 from coterie.core.data.interactions.interactions import Interactions
 from coterie.core.errors import UserError
-from coterie.core.files import write_json, writing
 from coterie.llm.adapter import Adapter
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.backbones.encoder import Encoder
 from coterie.llm.backbones.folder import writing_tensors
 from coterie.llm.data.examples import Examples
 
-WEIGHTS, ORIGIN, ITEMS = "adapter_model.safetensors", "coterie.json", "items.csv"
+WEIGHTS, ITEMS = "adapter_model.safetensors", "items.csv"
 BASE = "base"  # folder of the frozen model, where it is no published one
 EMBEDDINGS = "item_embeddings.safetensors"  # what stage 2 scores against
 _EMBEDDED = "item_embeddings"
@@ -37,76 +32,78 @@ _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-5}  # of W + BA; coarser for
 _COARSE = 5e-2
 
 
-def export_adapter(
-    backbone: Backbone,
-    examples: Examples,
-    items: Interactions,
-    origin: Mapping[str, Any],
-    folder: Path,
-) -> None:
+def write_adapter(
+    backbone: Backbone, examples: Examples, items: Interactions, folder: Path
+) -> float:
     """Write the LoRA that is in a backbone as ``PeftModel.from_pretrained`` reads it.
 
-    The frozen model is written beside it, as a folder `BASE`, if it has no published name.
+    The frozen model is written beside it, as a folder `BASE`, if it has no published name, and
+    named by that folder: peft looks for it in the working directory.
 
     Args:
         backbone: with a client's adapter.
         examples: on which what is read back must answer bit for bit as what was saved.
         items: whose numbers and titles are written beside it.
-        origin: noted beside it.
-        folder: a new one; it is there only if all went well.
+        folder: where to.
+
+    Returns:
+        0: what was read back answers bit for bit as before.
 
     Raises:
-        UserError: there is no LoRA, it is empty, or the folder is there or cannot be written.
+        UserError: there is no LoRA, it is empty, it cannot be written, or what is read back gives
+            other scores.
     """
     factors, network = _factors(backbone), backbone.model
     config = copy.copy(network.peft_config[_ADAPTER])
     config.inference_mode = True
-    published = network.config.name_or_path
-    config.base_model_name_or_path = published or str(folder.absolute() / BASE)
+    published = published_name(backbone)
+    config.base_model_name_or_path = published or BASE
     if type(network).__name__.endswith("ForCausalLM"):
         config.task_type = "CAUSAL_LM"
-    with _new(folder) as temporary:
-        with writing_tensors(folder):
-            config.save_pretrained(str(temporary))
-            tensors = {name: factor.contiguous() for name, factor in factors.items()}
-            save_file(tensors, temporary / WEIGHTS, metadata={"format": "pt"})
-        if not published:
-            _save_network(backbone, temporary / BASE, merged=False)
-        _describe(backbone, items, origin, temporary)
-        if not _reads_back(backbone, examples, factors, temporary):
-            raise UserError("the adapter read back does not give the same scores: not exported")
+    with writing_tensors(folder):
+        config.save_pretrained(str(folder))
+        tensors = {name: factor.contiguous() for name, factor in factors.items()}
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    if not published:
+        _save_network(backbone, folder / BASE, merged=False)
+    _describe(backbone, items, folder)
+    if not _reads_back(backbone, examples, factors, folder):
+        raise UserError("the adapter read back does not give the same scores: not exported")
+    return 0.0
 
 
-def export_merged(
-    backbone: Backbone,
-    examples: Examples,
-    items: Interactions,
-    origin: Mapping[str, Any],
-    folder: Path,
+def published_name(backbone: Backbone) -> str:
+    """Name of the frozen model on the hub; of a folder here its last part, "" where it has none."""
+    name = str(backbone.model.config.name_or_path)
+    path = Path(name).expanduser()
+    return path.name if path.is_absolute() or path.exists() else name
+
+
+def write_merged(
+    backbone: Backbone, examples: Examples, items: Interactions, folder: Path
 ) -> float:
     """Write the whole network with the adapter merged into its weights, by ``save_pretrained``.
 
-    Arguments are as of `export_adapter`; answers must be alike up to the rounding of W + BA.
+    Arguments are as of `write_adapter`; answers must be alike up to the rounding of W + BA.
 
     Returns:
         The largest difference of an answer, as a share of the largest answer.
 
     Raises:
-        UserError: the folder is there or cannot be written, or the answers differ.
+        UserError: it cannot be written, or the answers differ.
     """
-    with _new(folder) as temporary:
-        _save_network(backbone, temporary, merged=True)
-        _describe(backbone, items, origin, temporary)
-        before = answers(backbone, examples)
-        after = _answers_of(temporary, backbone, examples)
-        difference = float((after - before).abs().max() / before.abs().max())
-        rounding = _ROUNDING.get(backbone.model.dtype, _COARSE)
-        allowed = rounding if _has_lora(backbone) else 0.0
-        if not difference <= allowed:
-            raise UserError(
-                f"the merged model read back differs by {difference:.1e} of the largest answer, "
-                f"above {allowed:.0e}: not exported"
-            )
+    _save_network(backbone, folder, merged=True)
+    _describe(backbone, items, folder)
+    before = answers(backbone, examples)
+    after = _answers_of(folder, backbone, examples)
+    difference = float((after - before).abs().max() / before.abs().max())
+    rounding = _ROUNDING.get(backbone.model.dtype, _COARSE)
+    allowed = rounding if _has_lora(backbone) else 0.0
+    if not difference <= allowed:
+        raise UserError(
+            f"the merged model read back differs by {difference:.1e} of the largest answer, "
+            f"above {allowed:.0e}: not exported"
+        )
     return difference
 
 
@@ -156,7 +153,8 @@ def _factors(backbone: Backbone) -> dict[str, nn.Parameter]:
     if not _has_lora(backbone):
         raise UserError(
             "the backbone has no LoRA, all its parameters are trained: there is no adapter apart "
-            "from the model; train by --model.trained lora, or export the model by --merged"
+            "from the model; train by --model.trained lora, or export the model by --format "
+            "safetensors"
         )
     found = {
         _PREFIX + name.replace(f".{_ADAPTER}.", "."): parameter
@@ -246,10 +244,8 @@ def plain_state(backbone: Backbone, *, merged: bool) -> dict[str, Tensor]:
     return state
 
 
-def _describe(
-    backbone: Backbone, items: Interactions, origin: Mapping[str, Any], folder: Path
-) -> None:
-    """Write beside it which number is which item, frozen embeddings, expert, and the origin."""
+def _describe(backbone: Backbone, items: Interactions, folder: Path) -> None:
+    """Write beside it which number is which item, frozen embeddings and the expert."""
     table = pd.DataFrame({"number": range(items.n_items), "item": items.item_names})
     if items.titles is not None:
         table["title"] = items.titles
@@ -267,33 +263,3 @@ def _describe(
         if expert is not None:
             held = {name: part.contiguous() for name, part in expert.parts().items()}
             save_file(held, folder / EXPERT, metadata=expert.factors())
-    write_json(folder / ORIGIN, dict(origin))
-
-
-@contextmanager
-def _new(folder: Path) -> Iterator[Path]:
-    """Fill a temporary folder inside the block, then give it its name; an error leaves nothing.
-
-    Raises:
-        UserError: it is there already, or cannot be written.
-    """
-    if folder.exists():
-        raise UserError(f"{folder} is there already: choose another folder by --to")
-    with writing(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield temporary
-        _open_to_others(temporary)
-        with writing(folder):
-            os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _open_to_others(folder: Path) -> None:
-    """Give files and folders the modes that new ones have; some writers keep all to themselves."""
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in (folder, *folder.rglob("*")):
-        os.chmod(path, (0o777 if path.is_dir() else 0o666) & ~umask)

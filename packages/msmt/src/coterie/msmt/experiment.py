@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
@@ -19,9 +19,11 @@ from coterie.core.methods.by_trainer import SampleTraining
 from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer
 from coterie.core.protocol.card import Card
+from coterie.core.run.checkpoint import BEST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
 from coterie.core.run.experiment import Need
+from coterie.core.run.exported import Asked, Exported, Graph
 from coterie.core.settings.schema import changed
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
@@ -87,6 +89,7 @@ class Experiment(BaseExperiment[Settings]):
     """
 
     paper = "pf-msmtrec"
+    tested = BEST
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
@@ -155,6 +158,27 @@ class Experiment(BaseExperiment[Settings]):
         """Give the network on the samples of all scenarios, or of one."""
         how, seed = settings_of(self.settings), self.settings.seed
         return SampleTraining(self.build, how, self.task.clients, seed, client)
+
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the global network of the tested round, or a scenario's own.
+
+        Raises:
+            UserError: there is no such network or scenario.
+        """
+        from coterie.core.export.of_modules import CHECKED, Called, exported_model, graph_of
+
+        held = self.task.clients.test.samples
+        about = {
+            "ids": "of the categorical fields; 0 = unknown",
+            "numbers": "of the numerical fields",
+            "scenario": "number of each sample's scenario",
+        }
+        given = {name: held[name][:CHECKED] for name in about if held[name][:1].numel()}
+
+        def draw(network: nn.Module) -> Graph:
+            return graph_of(Called(network, "logits", tuple(given)), given, about, "logits")
+
+        return exported_model(self, module, asked, draw, answers=("pf-msmtrec",))
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a scenario's AUCs."""

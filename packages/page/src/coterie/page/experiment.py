@@ -21,9 +21,11 @@ from coterie.core.methods.kit.model_client import ModelClient
 from coterie.core.methods.kit.model_server import ModelServer, ServerSamples
 from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.protocol.card import Card
+from coterie.core.run.checkpoint import BEST
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment as BaseExperiment
 from coterie.core.run.experiment import Need
+from coterie.core.run.exported import Asked, Exported, Graph
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.keys import Key
 from coterie.core.wire.codec import Header, decode, encode
@@ -104,6 +106,7 @@ class Experiment(BaseExperiment[Settings]):
     """
 
     paper = "page"
+    tested = BEST
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(resolve(settings))
@@ -184,6 +187,20 @@ class Experiment(BaseExperiment[Settings]):
         how, task, seed = settings_of(self.settings), self.task, self.settings.seed
         samples = ServerSamples(task.server_valid, task.server_test)
         return SampleTraining(self.build, how, task.clients, seed, client, samples)
+
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the global model of the tested round, or a client's own.
+
+        Raises:
+            UserError: there is no such model or client.
+        """
+        from coterie.core.export.of_modules import CHECKED, exported_model, graph_of
+
+        def draw(network: nn.Module) -> Graph:
+            x = self.task.clients.test.samples["x"][:CHECKED]
+            return graph_of(network, {"features": x}, {"features": "of the samples"}, "logits")
+
+        return exported_model(self, module, asked, draw)
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a client's accuracies, and what it chose."""

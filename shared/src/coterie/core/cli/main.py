@@ -170,6 +170,10 @@ COMMANDS = {
         "Serve recommendations of a run over HTTP",
         "coterie.core.cli.serve:run_serve",
     ),
+    "export": (
+        "Write a trained model for other programs: safetensors, ONNX, peft",
+        "coterie.core.cli.export:run_export",
+    ),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_orig
 
 from torch import Tensor
 
+from coterie.core.errors import UserError
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import AnyStep, Form, Private
 from coterie.core.tensors.appended import Appended
@@ -116,6 +117,21 @@ class Client(Generic[P, X]):
 Client._types = Client.__parameters__  # type: ignore[attr-defined]
 
 
+@dataclass(frozen=True)
+class Factors:
+    """What scores are products of: an item's is <vector, its row> + offset.
+
+    Attributes:
+        items: ``(n_items, d)`` rows, public.
+        vectors: ``(C, d)`` of the clients, private.
+        offsets: ``(C,)`` of the clients, private.
+    """
+
+    items: Tensor
+    vectors: Tensor
+    offsets: Tensor
+
+
 class RecommendsItems(Generic[P]):
     """A client half that scores items on its device; beside `Client`."""
 
@@ -127,6 +143,17 @@ class RecommendsItems(Generic[P]):
             mine: their private state.
         """
         raise NotImplementedError(f"{type(self).__name__} must say how it scores items")
+
+    def factors(self, down: Any, mine: P) -> Factors:
+        """Give what the scores of `predict` are products of; its arguments. Default: of nothing.
+
+        Raises:
+            UserError: the scores are none.
+        """
+        raise UserError(
+            "its scores are no products of a public row and a private vector, so no other program "
+            "can be given them"
+        )
 
     def adapt(self, down: Any, history: Ragged, key: Key) -> P:
         """Fit the private state of C newcomers to their items with the public part fixed."""

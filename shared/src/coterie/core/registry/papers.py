@@ -78,6 +78,10 @@ class Paper:
         bench: function that measures speed against a reference loop, called with the settings;
             yields dicts with ``name, unit, ours, reference, ratio, max_abs_diff``. What begins with
             ``benchmarks.`` is in the repository, and needs a clone of it.
+        export: function that gives what `coterie export` writes, called with a run's folder,
+            a `coterie.core.run.exported.Asked` and the folder of what another process kept of the
+            run, or None; gives a `coterie.core.run.exported.Exported`.
+        formats: what it can write beside safetensors and onnx, by name.
         variant_keys: settings whose values name the tuned configurations
             ``configs/<paper>/<variant>.yaml``: each alone, and joined by ``-``, which wins.
         central: the method that trains a network on all data in one place; None where no network of
@@ -102,6 +106,8 @@ class Paper:
     server_half: str | None = None
     tables: str | None = None
     bench: str | None = None
+    export: str = "coterie.core.export.of_run:of_run"
+    formats: tuple[str, ...] = ()
     variant_keys: tuple[str, ...] = ("data.name",)
     central: str | None = None
     local: str | None = None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import torch
 from rich.filesize import decimal
@@ -17,29 +17,28 @@ from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
 from coterie.core.federation.federation import Federation, bounds
-from coterie.core.metrics.ranking import blocks_of
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
-from coterie.core.protocol.client import Client, RecommendsItems
-from coterie.core.protocol.server import Server, ServesItems
+from coterie.core.protocol.client import Client
+from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.checkpoint import LAST
+from coterie.core.run.products import exported_products
 from coterie.core.run.runfolder import fixed, located
+from coterie.core.run.scoring import Scored, score_clients, scores_of_newcomer
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
 from coterie.core.tensors.device import choose_device, computing_on, machine_memory
 from coterie.core.tensors.saved import digest
-from coterie.core.tensors.stacked import Ragged
 
 if TYPE_CHECKING:
     from coterie.core.privacy.attack import AttackReport
     from coterie.core.run.driver import FederatedRun
+    from coterie.core.run.exported import Asked, Exported
 
 
-Scored: TypeAlias = "tuple[Tensor, Tensor | UserError]"
-"""Places of some users, ``(B,)``, and their scores of all items, or why they have none."""
-_FEWEST = 8  # clients who are scored at once: products of fewer rows round differently
 FASTEST = 1e13
 """Operations a second of a fast accelerator: what is merely slow here is not refused."""
 STEP = 1e-4
@@ -127,6 +126,7 @@ class Experiment(Generic[Settings]):
     Attributes:
         paper: name by which it is installed.
         device: where a run of it makes its tensors. The data are on the CPU.
+        tested: the checkpoint whose state holds what was tested.
 
     Raises:
         UserError: a GPU is asked for, and there is none; or torch makes other tensors than those
@@ -134,6 +134,7 @@ class Experiment(Generic[Settings]):
     """
 
     paper: ClassVar[str] = ""
+    tested: ClassVar[str] = LAST
 
     def __init__(self, settings: Settings) -> None:
         if torch.get_default_dtype() != torch.float32:
@@ -289,6 +290,14 @@ class Experiment(Generic[Settings]):
         """Say, in a line each, what the user should know of a finished run beside its numbers."""
         return []
 
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the model of the tested round to other programs. Default: there is none.
+
+        Raises:
+            UserError: nothing can be given, or there is no such client or user.
+        """
+        raise UserError(f"{self.paper} has no model that other programs could be given")
+
     def reference(self) -> dict[str, float]:
         """The paper's values of the same measurements. Default: it has none."""
         return {}
@@ -340,6 +349,14 @@ class RecommendsToUsers(Experiment[Settings]):
         """
         return scores_of_newcomer(module, items)
 
+    def exported(self, module: FederatedRun, asked: Asked) -> Exported:
+        """Give the rows of the items, and with a user its own vector.
+
+        Raises:
+            UserError: as `coterie.core.run.products.exported_products`.
+        """
+        return exported_products(module, self.interactions, asked)
+
     def attack(self, module: FederatedRun, scales: Sequence[float]) -> dict[float, AttackReport]:
         """Attack one upload of every client, behind Laplace noise of several scales.
 
@@ -347,58 +364,3 @@ class RecommendsToUsers(Experiment[Settings]):
             UserError: no upload can be attacked.
         """
         raise UserError("no item rows leave a client, so there is nothing to attack")
-
-
-def score_clients(module: FederatedRun, users: Tensor, n_items: int) -> Iterator[Scored]:
-    """Score all items for users who are clients, as their devices do.
-
-    Args:
-        module: a run.
-        users: ``(U,)`` int64, numbers.
-        n_items: scores of each, at most.
-
-    Yields:
-        As `RecommendsToUsers.score_users`; a client that never took part has none.
-    """
-    client, server, store = _client(module), _server(module), module.store
-    new = torch.isin(users, store.newcomers(users))
-    for place in new.nonzero():
-        who = int(users[place])
-        yield place, UserError(f"client {who} has not taken part in any round yet")
-    known, down = (~new).nonzero().flatten(), None
-    alike = server.serves_all_alike
-    cuts = blocks_of(len(known), n_items) if alike else map(_one, range(len(known)))
-    for some in (known[cut] for cut in cuts):
-        if down is None or not alike:
-            down = server.serve(module.server_state, int(users[some[0]]), module.newest_cohort())
-        asked = users[some]
-        if alike and len(some) < _FEWEST:
-            asked = asked.repeat(_FEWEST)[:_FEWEST]
-        yield some, client.predict(down, store.take(asked))[: len(some)]
-
-
-def _one(place: int) -> slice:
-    return slice(place, place + 1)
-
-
-def scores_of_newcomer(module: FederatedRun, items: Tensor) -> Tensor:
-    """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.
-
-    Private parameters are fitted to them here, whatever their order; nothing is uploaded.
-    """
-    down = _server(module).serve(module.server_state, None, module.newest_cohort())
-    history = Ragged.from_lists([sorted(items.tolist())])
-    key = module.secret.fold("newcomer").fold(torch.tensor([0]))
-    return _client(module).predict(down, _client(module).adapt(down, history, key))
-
-
-def _server(module: FederatedRun) -> ServesItems[Any]:
-    server = module.federation.server
-    assert isinstance(server, ServesItems)
-    return server
-
-
-def _client(module: FederatedRun) -> RecommendsItems[Any]:
-    client = module.federation.client
-    assert isinstance(client, RecommendsItems)
-    return client

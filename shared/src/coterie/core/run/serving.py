@@ -29,8 +29,9 @@ def open_run(
     run: Path,
     change: Callable[[Any], Any] | None = None,
     device: Literal["auto", "cpu"] = "cpu",
+    checkpoint: str = LAST,
 ) -> tuple[Experiment[Any], FederatedRun]:
-    """Load a run's data and the state of its last checkpoint.
+    """Load a run's data and the state of a checkpoint, by default the last one.
 
     The caller's process keeps its threads and kernels; who computes with the run uses
     `coterie.core.run.driver.computing_as` to have those of the run.
@@ -41,12 +42,13 @@ def open_run(
             are.
         device: where to compute, wherever it was trained. The data are on the CPU, so to look into
             a run is easiest there.
+        checkpoint: which one of the run.
 
     Raises:
         UserError: there is no such run, or its checkpoint is missing, damaged or of another run.
     """
     folder = RunFolder.open(run)
-    path = folder.checkpoints / LAST
+    path = folder.checkpoints / checkpoint
     if not path.is_file():
         raise UserError(f"{run} has no checkpoint {path}: train it first, or go on with --resume")
     saved = read_run(path)

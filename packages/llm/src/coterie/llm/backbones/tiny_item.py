@@ -81,12 +81,16 @@ class TinyItem(Backbone):
         """Logits of the next item, ``(n, n_items)``."""
         if not len(history):
             return torch.empty(0, self.n_items)
-        tokens, mask = self._tokens(history, self.context)
+        tokens, mask = self.tokens(history)
         output = self.model(
             input_ids=tokens, attention_mask=mask, use_cache=False, logits_to_keep=1
         )
         logits: Tensor = output.logits[:, -1, : self.n_items]
         return logits
+
+    def tokens(self, history: Ragged) -> tuple[Tensor, Tensor]:
+        """What is read of n histories to score after them, ``(n, T)``, and its mask."""
+        return self._tokens(history, self.context)
 
     def _tokens(self, rows: Ragged, most: int) -> tuple[Tensor, Tensor]:
         """Start token and the newest items of every row, padded on the left; and the mask."""

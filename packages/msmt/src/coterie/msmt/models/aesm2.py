@@ -92,13 +92,13 @@ class Aesm2(MultiTask):
         seen, task = self._for_each_task(torch.cat([z, scenario], dim=1))
         weights, more = self.by_task(seen, task)
         outputs = self.task_experts(z)
-        of_tasks = weights.reshape(len(self.task), len(z), weights.shape[1])
+        of_tasks = weights.reshape(len(self.task), z.shape[0], weights.shape[1])
         streams = [mix(of_task, outputs) for of_task in of_tasks]
         return each_through(self.towers, streams), divergence + more
 
     def _for_each_task(self, seen: Tensor) -> tuple[Tensor, Tensor]:
         """Put samples beside each task: ``(T·B, …)`` with the task's embedding, its number."""
-        task = torch.arange(len(self.task)).repeat_interleave(len(seen))
+        task = torch.arange(len(self.task)).repeat_interleave(seen.shape[0])
         return torch.cat([seen.repeat(len(self.task), 1), self.task[task]], dim=1), task
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.core.data.interactions.negatives import NO_NEGATIVE, sample_negatives
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.metrics.ranking_report import RankingReport, measure_rows
-from coterie.core.protocol.client import Client, RecommendsItems
+from coterie.core.protocol.client import Client, Factors, RecommendsItems
 from coterie.core.protocol.messages import Private, Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -115,6 +115,11 @@ class RankingClient(Client[UserState, UserRows], RecommendsItems[UserState]):
             return self.scores(tree.take(params, rows), down, history.take(rows))
 
         return RankingReport(*measure_split(score, data, down.split, self.lengths))
+
+
+def products(items: Tensor, vectors: Tensor) -> Factors:
+    """Factors of scores <vector, row>: items ``(n_items, d)``, vectors ``(C, d)``."""
+    return Factors(items, vectors, vectors.new_zeros(len(vectors)))
 
 
 def measure_split(

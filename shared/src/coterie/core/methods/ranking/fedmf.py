@@ -24,10 +24,12 @@ from coterie.core.methods.ranking.client import (
     UserState,
     draw_samples,
     known_items,
+    products,
 )
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import FedMFSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.client import Factors
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwise_masks, to_fixed
 from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
@@ -206,6 +208,16 @@ class FedMFClient(RankingClient):
     ) -> Tensor:
         """<p_u, q_i> for all items, ``(C, n_items)``."""
         return params["vector"] @ self._read(down)[0].T
+
+    def factors(self, down: ItemTable, mine: UserState) -> Factors:
+        """Give Q and p_u of the best round.
+
+        Raises:
+            UserError: Q is encrypted, so that only clients can read it.
+        """
+        if down.items is None:
+            raise UserError("the item table is encrypted for the clients alone: it cannot be given")
+        return products(down.items, mine.best["vector"])
 
     def fitted(
         self, params: dict[str, Tensor], down: ItemTable, history: Ragged, key: Key

@@ -18,6 +18,7 @@ from coterie.core.methods.ranking.client import (
     UserState,
     draw_samples,
     known_items,
+    products,
 )
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.ranking.user_graphs import (
@@ -38,6 +39,7 @@ from coterie.core.methods.ranking.user_graphs import (
 )
 from coterie.core.methods.settings.ranking import FedPerGNNSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.client import Factors
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import Aligned, Down, Reveals, Step, Up, carries, leaves
@@ -182,6 +184,10 @@ class FedPerGNNClient(RankingClient):
         network = _network(down)
         user = params["graph"] if history is None else self._represent(network, params, history)
         return user @ item_vectors(network).T
+
+    def factors(self, down: PublicNetwork, mine: UserState) -> Factors:
+        """Give what the network makes of items, and of a user by its last graph."""
+        return products(item_vectors(_network(down)), mine.best["graph"])
 
     def fitted(
         self, params: dict[str, Tensor], down: PublicNetwork, history: Ragged, key: Key

@@ -15,6 +15,7 @@ from coterie.core.methods.ranking.client import RankingClient, UserState, draw_s
 from coterie.core.methods.ranking.server import RankingServer, RankingState
 from coterie.core.methods.settings.ranking import LightFRSettings
 from coterie.core.metrics.ranking_report import RankingReport, Split
+from coterie.core.protocol.client import Factors
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.messages import Down, Reveals, Step, Up, carries, leaves
 from coterie.core.protocol.uploads import Count, Fold
@@ -218,6 +219,12 @@ class LightFRClient(RankingClient):
     ) -> Tensor:
         """Hamming similarities to all items, ``(C, n_items)``."""
         return hamming_similarity(params["code"], down.codes)
+
+    def factors(self, down: ItemCodes, mine: UserState) -> Factors:
+        """Give the codes of items, -1 and 1, and those of users over 2f: 1/2 + <b, d> / 2f."""
+        items, users = unpack(down.codes), unpack(mine.best["code"])
+        vectors = users.float() / (2 * self.settings.bits)
+        return Factors(items.float(), vectors, torch.full((len(users),), 0.5))
 
     def fitted(
         self, params: dict[str, Tensor], down: ItemCodes, history: Ragged, key: Key

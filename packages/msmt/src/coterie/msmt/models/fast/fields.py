@@ -120,7 +120,7 @@ def fields_of(plan: Plan, embeddings: Embeddings, batch: Batch) -> Fields:
         numbers=numbers,
         linear=linear,
         constant=constant,
-        features=torch.cat([like.new_empty(0, len(ids)), *features]),
+        features=torch.cat([like.new_empty(0, ids.shape[0]), *features]),
     )
 
 
@@ -133,7 +133,7 @@ def _one_hot(ids: Tensor, plan: Plan, like: Tensor) -> Tensor:
     n_rows = len(plan.owner)
     # Without this an unknown id would be one of the next field.
     rows = torch.where((ids >= 0) & (ids < sizes), rows, n_rows)
-    return like.new_zeros(n_rows, len(ids)).scatter(0, rows.T, 1.0)
+    return like.new_zeros(n_rows, ids.shape[0]).scatter(0, rows.T, 1.0)
 
 
 # The first layer's input as what is not yet multiplied by any table.

@@ -1,0 +1,1 @@
+"""Trained models for other programs: safetensors with a card, ONNX, formats of a paper's own."""
