@@ -162,6 +162,12 @@ COMMANDS = {
         "Recommend items to a user of a run, or to a new one",
         "coterie.core.cli.runs:run_recommend",
     ),
+    "compare": (
+        "Put runs beside each other: settings, numbers, tests, what leaves, costs",
+        "coterie.core.cli.looking:run_compare",
+    ),
+    "report": ("Write runs as one HTML file", "coterie.core.cli.looking:run_report"),
+    "ui": ("Show the runs of a folder in a browser", "coterie.core.cli.looking:run_ui"),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (
