@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from coterie.core.cli.command import (
     tell,
 )
 from coterie.core.errors import UserError
+from coterie.core.extras import require
 from coterie.core.files import write_text, writing
 from coterie.core.looking.comparison import Comparison, compared, read_runs
 from coterie.core.looking.sections import Sheet
@@ -21,13 +23,16 @@ from coterie.core.looking.tables import document, sheets
 from coterie.core.registry.papers import heavy
 from coterie.core.tables.report import markdown_table
 
+_LAST_PORT = 65535
+
 
 def run_compare(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments(
         "compare",
         "Put runs of a paper beside each other: settings, numbers over seeds with paired tests, "
-        "what leaves a client, costs. The paper's own method, else the first RUN, is tested against the others.",
+        "what leaves a client, costs. The paper's own method, or else that of the first RUN, is "
+        "tested against the others.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a run")
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
@@ -93,3 +98,32 @@ def run_report(argv: Sequence[str]) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, html)
     tell(f"Written to {out} ({len(html.encode()) / 1e3:,.0f} kB)")
+
+
+# ``coterie ui``: the runs of a folder in a browser.
+
+
+def run_ui(argv: Sequence[str]) -> None:
+    """Run the command; raise `UserError` for what the user can mend."""
+    parser = Arguments(
+        "ui",
+        "Show the runs of a folder in a browser, live while they train. It reads only, and answers "
+        "this machine alone.",
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder (default: runs)"
+    )
+    parser.add_argument(
+        "--port", type=_port, default=8001, help="of 127.0.0.1 (default: 8001); 0 takes a free one"
+    )
+    given = parser.parse_args(argv)
+    require("ui", "coterie ui", "fastapi", "uvicorn", "jinja2", "vl_convert")
+    if not given.runs.is_dir():
+        raise UserError(f"there is no folder {given.runs}: name that of your runs by --runs DIR")
+    heavy("coterie.core.looking.server").serve(given.runs, given.port, tell)
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > _LAST_PORT:
+        raise ArgumentTypeError(f"expected a port, 0 to {_LAST_PORT}, not '{text}'")
+    return int(text)

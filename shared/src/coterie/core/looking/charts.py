@@ -83,7 +83,7 @@ def line_chart(
         left = at - min(places) > (max(places) - min(places)) / 2
         side = {"align": "right", "dx": -4} if left else {"align": "left", "dx": 4}
         rule = {"type": "rule", "strokeDash": [3, 3], "color": LIGHT.ink, "opacity": 0.6}
-        text = {"type": "text", "dy": -2, "y": 8, "color": LIGHT.ink, **side}
+        text = {"type": "text", "y": -6, "color": LIGHT.ink, **side}
         for mark, more in ((rule, {}), (text, {"text": {"value": name}})):
             data = {"values": [{"x": at}]}
             layers.append({"data": data, "mark": mark, "encoding": {"x": across, **more}})

@@ -14,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
-from coterie.core.looking.facts import RunFacts
+from coterie.core.looking.facts import Digested, RunFacts
 from coterie.core.looking.measures import headline, higher_is_better, tail
 from coterie.core.tables.paired import FEWEST, Contrast, Spread, contrasts, spread
 from coterie.core.tables.result import NAN, known
 
 _DATA = ("data.name", "data.columns", "data.min_rating", "data.min_interactions")
+_DIGESTS: dict[Digested, str] = {
+    "data": "other data",
+    "clients": "clients that hold other data",
+}
 _EVALUATION = ("data.", "reading")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IN_LABEL = 2  # settings that a label names
@@ -124,7 +128,7 @@ class Comparison:
             first, second = own.first.config.get(key), group.first.config.get(key)
             if first != second:
                 return f"{pair} have other data ({key}: {shown(first)} and {shown(second)})"
-        for of, words in (("data", "other data"), ("clients", "clients that hold other data")):
+        for of, words in _DIGESTS.items():
             differ = [
                 str(seed)
                 for seed in self.seeds

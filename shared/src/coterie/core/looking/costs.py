@@ -142,7 +142,8 @@ def crossed(
         parties = "clients to server" if way == "up" else "server to clients"
         if key in by_peer or PASSED_ON in about.get("content", ""):
             parties = "clients to clients, by the server"
-        found.append(Sent(step, way, field, *counted.get(key, (0, 0)), about, parties))
+        messages, size = counted.get(key, [0, 0])
+        found.append(Sent(step, way, field, messages, size, about, parties))
     return sorted(found, key=lambda one: (one.direction != "up", -one.bytes, one.step, one.field))
 
 

@@ -26,6 +26,7 @@ from coterie.core.run.runfolder import ABOUT, MEASURED, fixed
 from coterie.core.settings.configuration import read_text, read_yaml
 
 State = Literal["finished", "training", "unfinished"]
+Digested = Literal["data", "clients"]
 PerClient = tuple[NDArray[np.int64], NDArray[np.float64]]
 _OF_ONE_PLACE = ("run.", "logger.", "trainer.", "engine.", "data.root")
 
@@ -129,7 +130,7 @@ class RunFacts:
         """``about.json``: data, machine, versions; empty for runs of older versions."""
         return self._mapping(ABOUT)
 
-    def digest(self, of: Literal["data", "clients"]) -> str | None:
+    def digest(self, of: Digested) -> str | None:
         """Digest of the data, or of what each client has of them; None where it is not known."""
         return (self.about.get("digest") or {}).get(of)
 
