@@ -63,7 +63,7 @@ class Chart:
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], x: str, marks: Mapping[str, float] | None = None
+    title: str, lines: Sequence[Line], x: str, marks: Mapping[str, Sequence[int]] | None = None
 ) -> Chart | None:
     """Draw lines over whole numbers, as rounds are; None where there is no number.
 
@@ -79,13 +79,12 @@ def line_chart(
     places = [row["x"] for row in rows]
     across = _across(x, min(places), max(places))
     layers = _line_layers(rows, lines, across)
-    for name, at in (marks or {}).items():
-        left = at - min(places) > (max(places) - min(places)) / 2
-        side = {"align": "right", "dx": -4} if left else {"align": "left", "dx": 4}
+    for name, spots in (marks or {}).items():
         rule = {"type": "rule", "strokeDash": [3, 3], "color": LIGHT.ink, "opacity": 0.6}
-        text = {"type": "text", "y": -6, "color": LIGHT.ink, **side}
+        text = {"type": "text", "y": -6, "color": LIGHT.ink, "align": "right", "dx": 3}
         for mark, more in ((rule, {}), (text, {"text": {"value": name}})):
-            data = {"values": [{"x": at}]}
+            some = spots if mark is rule else spots[-1:]
+            data = {"values": [{"x": at} for at in some]}
             layers.append({"data": data, "mark": mark, "encoding": {"x": across, **more}})
     return _drawn(title, _words(lines, x), {"data": {"values": rows}, "layer": layers})
 
@@ -107,6 +106,8 @@ def histogram(
     colour: Any = {"value": RIVALS}
     if split is not None:
         colour = {"condition": {"test": f"datum.at < {split}", "value": OURS}, "value": RIVALS}
+    bins = _binned(known, split)
+    counted = {"values": _whole(0, max(one["clients"] for one in bins)), "format": "d"}
     encoding = {
         "x": {
             "field": "from",
@@ -116,12 +117,12 @@ def histogram(
             "scale": {"zero": False},
         },
         "x2": {"field": "to"},
-        "y": {"field": "clients", "type": "quantitative", "title": "clients", "axis": _axis(4, 1)},
+        "y": {"field": "clients", "type": "quantitative", "title": "clients", "axis": counted},
         "y2": {"datum": 0},
         "color": colour,
     }
     spec = {
-        "data": {"values": _binned(known, split)},
+        "data": {"values": bins},
         "mark": {"type": "bar", "binSpacing": 1},
         "encoding": encoding,
     }
@@ -247,23 +248,28 @@ def _line_layers(rows: Sequence[Any], lines: Sequence[Line], across: Any) -> lis
 
 def _across(title: str, low: float, high: float) -> dict[str, Any]:
     """The axis of rounds, with ticks at whole ones."""
-    step = max(1, math.ceil((high - low) / _MOST_TICKS))
-    step = next(
-        nice
-        for ten in (1, 10, 100, 1000, 10**9)
-        for nice in (ten, 2 * ten, 5 * ten)
-        if nice >= step
-    )
-    ticks = [at for at in range(0, math.ceil(high) + 1, step) if at >= low]
-    if low not in ticks and (not ticks or ticks[0] - low > step / 2):
-        ticks.insert(0, math.ceil(low))
-    axis = {"values": ticks, "format": "d"}
+    axis = {"values": _whole(low, high), "format": "d"}
     scale = {"domain": [low, max(high, low + 1)]}
     return {"field": "x", "type": "quantitative", "title": title, "axis": axis, "scale": scale}
 
 
-def _axis(ticks: int, least: float | None = None) -> dict[str, Any]:
-    return {"tickCount": ticks} | ({} if least is None else {"tickMinStep": least})
+def _whole(low: float, high: float) -> list[int]:
+    """Some whole numbers of a range, for ticks.
+
+    Example:
+        >>> _whole(1, 4), _whole(1, 200)
+        ([1, 2, 3, 4], [1, 50, 100, 150, 200])
+    """
+    least = max(1.0, (high - low) / _MOST_TICKS)
+    ten = 10 ** math.floor(math.log10(least))
+    step = next(ten * nice for nice in (1, 2, 5, 10) if ten * nice >= least)
+    ticks = [at for at in range(0, math.ceil(high) + 1, step) if at >= low]
+    first = math.ceil(low)
+    return [first, *ticks] if not ticks or ticks[0] - first > step / 2 else ticks
+
+
+def _axis(ticks: int) -> dict[str, Any]:
+    return {"tickCount": ticks}
 
 
 def _words(lines: Sequence[Line], x: str) -> str:

@@ -285,7 +285,7 @@ def letters(groups: Sequence[Group]) -> dict[str, str]:
 
 def shown(value: Any) -> str:
     """A setting as one types it."""
-    if value is None:
+    if value is None or value == []:
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
 

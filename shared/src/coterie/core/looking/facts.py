@@ -24,6 +24,7 @@ from coterie.core.run.lock import holder
 from coterie.core.run.metrics_file import read_metrics
 from coterie.core.run.runfolder import ABOUT, MEASURED, fixed
 from coterie.core.settings.configuration import read_text, read_yaml
+from coterie.core.tables.report import read_saved
 
 State = Literal["finished", "training", "unfinished"]
 Digested = Literal["data", "clients"]
@@ -52,7 +53,9 @@ class RunFacts:
         """The settings by dotted keys, and ``paper``."""
         file = self.path / "config.yaml"
         if not file.is_file():
-            raise UserError(f"{self.path} is not the folder of a run: it has no config.yaml")
+            raise UserError(
+                f"{self.path} is not the folder of a run: it has no config.yaml; leave it out"
+            )
         found = flat(read_yaml(str(file), read_text(file)))
         if not isinstance(found.get("paper"), str):
             raise UserError(f"{file} does not name its paper, as 'paper: f3crec'")
@@ -192,28 +195,22 @@ class RunFacts:
             raise UserError(f"{path} is damaged: {error}") from None
 
     def _mapping(self, name: str) -> dict[str, Any]:
-        found = self._json(name, {})
-        if not isinstance(found, dict):
-            raise UserError(f"{self.path / name} is damaged: it holds no object")
-        return found
+        return read_saved(self.path / name) or {}
 
     def _rows(self, name: str, needed: tuple[str, ...]) -> list[dict[str, Any]]:
-        found = self._json(name, [])
+        path = self.path / name
+        if not path.is_file():
+            return []
+        try:
+            found = json.loads(read_text(path))
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path} is damaged: {error}") from None
         fit = isinstance(found, list) and all(
             isinstance(row, dict) and row.keys() >= set(needed) for row in found
         )
         if not fit:
-            raise UserError(f"{self.path / name} is damaged: it holds no table")
+            raise UserError(f"{path} is damaged: it holds no table")
         return list(found)
-
-    def _json(self, name: str, missing: Any) -> Any:
-        path = self.path / name
-        if not path.is_file():
-            return missing
-        try:
-            return json.loads(read_text(path))
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path} is damaged: {error}") from None
 
 
 def flat(tree: Mapping[str, Any]) -> dict[str, Any]:

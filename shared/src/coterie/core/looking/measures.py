@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from coterie.core.looking.facts import RunFacts
 from coterie.core.metrics.monitor import VALIDATION
-from coterie.core.registry.keys import KEYS, PANELS, documented
+from coterie.core.registry.keys import KEYS, PANELS, X_AXIS, documented
 
 TEST = "test/"
 _ROUNDS = ("best_round", "last_round")
@@ -108,17 +108,28 @@ def curves(run: RunFacts) -> list[tuple[str, list[str]]]:
     there = {
         name for name, values in run.history.items() if any(value == value for value in values)
     }
-    charts: list[tuple[str, list[str]]] = []
+    charts = [
+        (panel.title, names)
+        for panel in (*run.paper.panels, *PANELS)
+        if panel.x == X_AXIS and (names := _matching(panel.keys, there))
+    ]
     monitor = run.monitor
-    if monitor in there:
-        charts.append((f"{tail(str(monitor))} on validation", [str(monitor)]))
-    drawn = {name for _, names in charts for name in names}
-    for panel in (*run.paper.panels, *PANELS):
-        names = [name for name in _matching(panel.keys, there) if name not in drawn]
-        if panel.x == "round" and names:
-            charts.append((panel.title, names))
-            drawn |= {*names}
-    return charts
+    if monitor in there and not any(monitor in names for _, names in charts):
+        charts.insert(0, (f"{tail(str(monitor))} on validation", [str(monitor)]))
+    return sorted(charts, key=lambda chart: monitor not in chart[1])
+
+
+def rounds_of_tests(run: RunFacts) -> list[int]:
+    """The rounds, over all blocks, whose models were tested; none where it is a block's start."""
+    blocks = run.history.get("block", [])
+    found = []
+    for name, best in run.metrics.items():
+        parts = name.split("/")
+        if parts[0] != "test" or parts[-1] != "best_round" or not best > 0:
+            continue
+        block = int(parts[1].removeprefix("block")) if len(parts) == 3 else 0
+        found.append(sum(one < block for one in blocks) + int(best))
+    return sorted(found)
 
 
 def _matching(keys: Sequence[str], there: Iterable[str]) -> list[str]:

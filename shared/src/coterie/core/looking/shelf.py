@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from coterie.core.looking.measures import headline
 from coterie.core.run.lock import LOCK
 
 _DEPTH = 3  # folders between that of the runs and a run
-_READ = ("config.yaml", "summary.json", "about.json", "metrics.csv")
+_READ = ("config.yaml", "summary.json", "about.json", "metrics.csv", LOCK)
 Signature = tuple[tuple[int, int] | None, ...]
 
 
@@ -42,8 +42,8 @@ class Shelf:
             found[number] = path
             signature = signed(path, _READ)
             known = self._rows.get(number)
-            # Who trains is told by a lock, which no time of a file shows.
-            if known is None or known[0] != signature or (path / LOCK).exists():
+            # A killed process leaves its lock's file: who holds it is asked each time.
+            if known is None or known[0] != signature or signature[-1] is not None:
                 self._rows[number] = (signature, _row(number, name, path, signature))
         self._paths = found
         self._rows = {number: self._rows[number] for number in found}
@@ -55,7 +55,7 @@ class Shelf:
         return self._paths.get(number)
 
 
-def signed(path: Path, names: Iterator[str] | tuple[str, ...]) -> Signature:
+def signed(path: Path, names: Iterable[str]) -> Signature:
     """When files were last written, and their sizes; None for what is not there."""
     found: list[tuple[int, int] | None] = []
     for name in names:

@@ -15,9 +15,10 @@ from coterie.core.looking.clients import NAMED, alone, gains, local_method, per_
 from coterie.core.looking.comparison import shown
 from coterie.core.looking.costs import cost, crossed, is_linear, projection
 from coterie.core.looking.facts import RunFacts
-from coterie.core.looking.measures import curves, results, tail
+from coterie.core.looking.measures import curves, results, rounds_of_tests, tail
 from coterie.core.looking.privacy import declared, units
 from coterie.core.looking.sections import Section, Sheet, sheet_of, text
+from coterie.core.metrics.monitor import VALIDATION
 from coterie.core.registry.keys import KEYS, documented
 from coterie.core.registry.papers import load
 
@@ -42,6 +43,7 @@ def sections(run: RunFacts, others: Sequence[RunFacts] = ()) -> list[Section]:
         costs(run),
         *own(run),
         notes(run),
+        _more(run),
         settings(run),
     ]
     return [section for section in found if section is not None]
@@ -58,7 +60,7 @@ def what(run: RunFacts) -> Section:
         "digest of the clients' parts": _short(run.digest("clients")),
         "seed": str(run.seed),
         "state": state(run),
-        "rounds": f"{run.rounds} done, {run.config.get('rounds')} asked for",
+        "rounds": f"{run.rounds} done, at most {run.config.get('rounds')} in a block of data",
         "chosen by": str(run.monitor or "nothing"),
         "started": str(about.get("started", "-")),
         "machine": f"{about.get('machine', '-')}, {about.get('device', '-')}",
@@ -121,20 +123,22 @@ def _results(run: RunFacts) -> Section:
         )
     if not rules:
         words.append("No rule without training, as popularity, was measured in this run.")
-    shown_ = {one.name for one in found}
-    more = [
+    sheets = [Sheet("numbers", "Final numbers, on the test", rows)] if rows else []
+    return Section("results", "Results", words, sheets=sheets)
+
+
+def _more(run: RunFacts) -> Section | None:
+    """What else was measured at the end."""
+    said = {one.name for one in results(run)}
+    rows = [
         {"measure": name, "this run": text(value)}
         for name, value in run.metrics.items()
-        if name not in shown_ and name.count("/") < 3
+        if name not in said
     ]
-    sheets = [Sheet("numbers", "Final numbers, on the test", rows)] if rows else []
-    section = Section("results", "Results", words, sheets=sheets)
-    return section if not more else _with_more(section, more)
-
-
-def _with_more(section: Section, rows: list[dict[str, str]]) -> Section:
-    more = Sheet("all-numbers", "Everything else that was measured at the end", rows)
-    return Section(section.name, section.title, section.words, sheets=[*section.sheets, more])
+    if not rows:
+        return None
+    sheet = Sheet("all-numbers", "Everything else that was measured at the end", rows)
+    return Section("more", "All numbers", sheets=[sheet], folded=True)
 
 
 def _curves(run: RunFacts) -> Section | None:
@@ -160,11 +164,10 @@ def unit(run: RunFacts, names: Sequence[str]) -> str:
     return "" if known is None or known.unit == "1" else f" ({known.unit})"
 
 
-def _marks(run: RunFacts, names: Sequence[str]) -> dict[str, float]:
-    """The round that was tested, on charts of validation."""
-    best = run.metrics.get("test/best_round", math.nan)
-    on_it = any(name.startswith("eval/") for name in names)
-    return {"tested": best} if on_it and best == best and best > 0 else {}
+def _marks(run: RunFacts, names: Sequence[str]) -> dict[str, list[int]]:
+    """The rounds that were tested, on charts of validation."""
+    on_it = any(name.startswith(VALIDATION) for name in names)
+    return {"tested": rounds_of_tests(run)} if on_it and run.finished else {}
 
 
 def spread(run: RunFacts, others: Sequence[RunFacts] = ()) -> Section | None:
@@ -245,8 +248,8 @@ def crossing(run: RunFacts) -> Section:
         for one in fields:
             row = {"field": one.field, "step": one.step}
             if counted:
-                row |= {"bytes": decimal(one.bytes) if one.bytes else "none in this run"}
-                row |= {"messages": f"{one.messages:,}"}
+                row |= {"bytes": decimal(one.bytes) if one.bytes else "-"}
+                row |= {"messages": f"{one.messages:,}" if one.messages else "-"}
             row |= {"content": one.declared.get("content", "counted beside messages")}
             if way == "up":
                 row |= {"reveals": one.declared.get("reveals", "not declared")}
@@ -259,7 +262,9 @@ def crossing(run: RunFacts) -> Section:
     for one in found:
         parties[one.parties] = parties.get(one.parties, 0) + one.bytes
     facts = {who: decimal(size) for who, size in parties.items()} if counted else {}
-    words = [] if counted else ["The bytes of fields are counted at the end of a run."]
+    words = ["Bytes are counted from the tensors of every message; - : never sent in this run."]
+    if not counted:
+        words = ["The bytes of fields are written down at the end of a run."]
     return Section("privacy", "What crosses the boundary", words, facts, sheets=sheets)
 
 

@@ -11,7 +11,9 @@ function shown(run, name) {
   if (name === "state" && run.problem) return `damaged: ${run.problem}`;
   if (value === null || value === undefined) return "-";
   if (name === "value") return value.toPrecision(4);
-  if (name === "rounds" && run.state !== "finished") return `${value} of ${run.asked}`;
+  if (name === "rounds" && run.state !== "finished" && value <= run.asked) {
+    return `${value} of ${run.asked}`;
+  }
   return String(value);
 }
 
