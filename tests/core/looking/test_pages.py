@@ -66,8 +66,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def training(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A training of a paper, as its own process, that ends by itself after six rounds."""
-    flags = ["--rounds", "6", "--run.out", str(place / "runs"), "--logger.wandb", "off"]
+    """A training of a paper, as its own process, that ends by itself after four rounds."""
+    flags = ["--rounds", "4", "--run.out", str(place / "runs"), "--logger.wandb", "off"]
     command = [*COTERIE, "train", "page", "--preset", "smoke", *flags]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
@@ -227,12 +227,12 @@ def test_the_list_is_live_and_leads_to_reports(
     page.goto(ui)
     row = page.locator("#rows tr")
     rounds = page.locator("#rows tr td:nth-child(8)")
-    expect(rounds).to_have_text(re.compile("^[1-6]( of 6)?$"), timeout=60_000)
+    expect(rounds).to_have_text(re.compile("^[1-4]( of 4)?$"), timeout=60_000)
     early = row.locator("td").all_inner_texts()
     assert early[1:4] == ["page", "page", "synthetic"]
     expect(row).to_have_class("finished", timeout=90_000)
     late = row.locator("td").all_inner_texts()
-    assert late[5:7] == ["finished", "6"]
+    assert late[5:7] == ["finished", "4"]
     assert early != late  # the row changed while nobody loaded the page again
     assert training.wait(timeout=60) == 0
     page.locator("#rows a").click()

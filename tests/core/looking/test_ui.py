@@ -26,7 +26,10 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def client(root: Path) -> TestClient:
-    return TestClient(app(root), base_url="http://127.0.0.1:8001")
+    made = TestClient(app(root), base_url="http://127.0.0.1:8001")
+    while "unread" in made.get("/runs.json").text:  # until the papers are imported
+        pass
+    return made
 
 
 def test_runs_are_listed_as_they_stand(client: TestClient, root: Path) -> None:
@@ -138,16 +141,22 @@ def test_what_is_damaged_is_a_line(client: TestClient, root: Path) -> None:
     assert (answer.status_code, "is damaged" in answer.text) == (404, True)
 
 
-def test_a_thousand_runs_are_listed_at_once(root: Path) -> None:
-    for number in range(998):
-        shutil.copytree(root / "page" / "done", root / "many" / f"r{number}")
+def test_many_runs_are_listed_at_once(root: Path) -> None:
+    for number in range(398):
+        folder = root / "many" / f"r{number}"
+        folder.mkdir(parents=True)
+        (folder / "config.yaml").write_text("paper: page")
     shelf = Shelf(root)
-    shelf.rows()
+    early = shelf.rows(seconds=0.0)
+    assert {row["state"] for row in early} == {"unread"}
+    assert len(early) == 400
+    shelf.rows(seconds=600.0)
     began = time.process_time()
     rows = shelf.rows()
-    assert len(rows) == 1000
-    assert time.process_time() - began < 0.5
-    assert len({row["id"] for row in rows}) == 1000
+    assert len(rows) == 400
+    assert "unread" not in {row["state"] for row in rows}
+    assert time.process_time() - began < 0.2  # 0.5 s for a thousand
+    assert len({row["id"] for row in rows}) == 400
 
 
 def test_a_port_that_is_taken_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ class RunFacts:
         """Of the folder."""
         return self.path.name
 
-    @property
+    @cached_property
     def paper(self) -> Paper:
         """The paper of the run.
 

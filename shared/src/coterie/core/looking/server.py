@@ -23,6 +23,7 @@ from coterie.core.errors import UserError
 from coterie.core.looking.comparison import read_runs
 from coterie.core.looking.report import rendered, report
 from coterie.core.looking.shelf import Shelf, Signature, signed
+from coterie.core.registry.papers import papers
 
 ADDRESS = "127.0.0.1"
 _NAMES = {ADDRESS, "localhost", "[::1]"}
@@ -61,6 +62,7 @@ def serve(folder: Path, port: int, tell: Callable[[str], None]) -> None:
                 f"cannot listen on port {port} ({why}): choose another one by --port, 0 for any"
             ) from None
         listening.listen()
+        papers()  # imported before anybody waits for a list
         made = app(folder)
         tell(f"Runs of {folder}: http://{ADDRESS}:{listening.getsockname()[1]} (Ctrl-C ends)")
         server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from coterie.core.looking.facts import RunFacts
 from coterie.core.looking.measures import headline
 from coterie.core.run.lock import LOCK
 
+PATIENCE = 1.0
+"""Seconds that a look at the folder may read files for."""
 _DEPTH = 3  # folders between that of the runs and a run
 _READ = ("config.yaml", "summary.json", "about.json", "metrics.csv", LOCK)
 Signature = tuple[tuple[int, int] | None, ...]
@@ -33,9 +36,14 @@ class Shelf:
     _rows: dict[str, tuple[Signature, dict[str, Any]]] = field(default_factory=dict)
     _paths: dict[str, Path] = field(default_factory=dict)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """A row for each run that is there now, the newest first; a damaged one says why."""
-        found = {}
+    def rows(self, seconds: float = PATIENCE) -> list[dict[str, Any]]:
+        """A row for each run that is there now, the newest first; a damaged one says why.
+
+        Args:
+            seconds: that it may read for; what is left has a row of state "unread" until the next
+                look, which goes on.
+        """
+        until, found, rows = time.monotonic() + seconds, {}, []
         for path in _runs(self.root, _DEPTH):
             name = path.relative_to(self.root).as_posix()
             number = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
@@ -44,10 +52,13 @@ class Shelf:
             known = self._rows.get(number)
             # A killed process leaves its lock's file: who holds it is asked each time.
             if known is None or known[0] != signature or signature[-1] is not None:
-                self._rows[number] = (signature, _row(number, name, path, signature))
+                if time.monotonic() < until:
+                    self._rows[number] = (signature, _row(number, name, path, signature))
+                elif known is None:
+                    rows.append(_blank(number, name, signature) | {"state": "unread"})
         self._paths = found
-        self._rows = {number: self._rows[number] for number in found}
-        rows = (row for _, row in self._rows.values())
+        self._rows = {number: row for number, row in self._rows.items() if number in found}
+        rows += [row for _, row in self._rows.values()]
         return sorted(rows, key=lambda row: (-row["changed"], row["name"]))
 
     def path(self, number: str) -> Path | None:
@@ -83,8 +94,7 @@ def _runs(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _row(number: str, name: str, path: Path, signature: Signature) -> dict[str, Any]:
-    changed = max((one[0] for one in signature if one is not None), default=0) / 1e9
-    row: dict[str, Any] = {"id": number, "name": name, "changed": changed, "problem": None}
+    row = _blank(number, name, signature)
     try:
         run = RunFacts(path)
         row |= {
@@ -99,11 +109,28 @@ def _row(number: str, name: str, path: Path, signature: Signature) -> dict[str, 
         measure, value = _measured(run)
     except (UserError, OSError) as error:
         why = " ".join(str(error).split())
-        return row | dict.fromkeys(_MISSING) | {"state": "damaged", "problem": why}
+        return _blank(number, name, signature) | {"state": "damaged", "problem": why}
     return row | {"measure": measure, "value": None if value != value else value}
 
 
-_MISSING = ("paper", "method", "data", "seed", "rounds", "asked", "measure", "value")
+def _blank(number: str, name: str, signature: Signature) -> dict[str, Any]:
+    """A row that says where a run is, and when it last changed."""
+    changed = max((one[0] for one in signature if one is not None), default=0) / 1e9
+    return dict.fromkeys(_UNKNOWN) | {"id": number, "name": name, "changed": changed}
+
+
+_UNKNOWN = (
+    "problem",
+    "state",
+    "paper",
+    "method",
+    "data",
+    "seed",
+    "rounds",
+    "asked",
+    "measure",
+    "value",
+)
 
 
 def _measured(run: RunFacts) -> tuple[str | None, float]:

@@ -67,7 +67,9 @@ function draw() {
   const kept = chosen();
   find("rows").replaceChildren(...kept.map(row));
   const training = runs.filter((run) => run.state === "training").length;
-  find("told").textContent = `${kept.length} of ${runs.length} runs, ${training} being trained.`;
+  const unread = runs.filter((run) => run.state === "unread").length;
+  find("told").textContent = `${kept.length} of ${runs.length} runs, ${training} being trained`
+    + (unread ? `, ${unread} still to be read.` : ".");
 }
 
 function offer() {
@@ -93,7 +95,7 @@ async function look() {
     find("told").textContent = "coterie ui does not answer: start it again.";
     before = "";
   }
-  setTimeout(look, 2000);
+  setTimeout(look, runs.some((run) => run.state === "unread") ? 50 : 2000);
 }
 
 for (const button of document.querySelectorAll("[data-sort]")) {
