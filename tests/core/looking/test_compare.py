@@ -68,6 +68,7 @@ def test_pairs_are_of_common_seeds_only(runs: list[Path]) -> None:
 
 
 def test_other_data_are_not_tested(runs: list[Path]) -> None:
+    _of_one_method(runs)
     about = json.loads((runs[1] / "about.json").read_text())
     for of, words in (("data", "have other data"), ("clients", "clients that hold other data")):
         changed = about | {"digest": about["digest"] | {of: "another"}}
@@ -76,6 +77,30 @@ def test_other_data_are_not_tested(runs: list[Path]) -> None:
         assert [one.contrasts for one in found.tested] == [{}, {}]
         assert any(words in line and "seed 1" in line for line in found.warnings)
         assert found.metrics  # they are still shown
+
+
+def _of_one_method(runs: list[Path]) -> None:
+    """Let the groups differ by a constant: what their clients hold has the same form then."""
+    for path in runs[:4]:
+        text = (path / "config.yaml").read_text()
+        (path / "config.yaml").write_text(text.replace("method: fedavg", "method: page\nlr: 0.1"))
+
+
+def test_methods_may_hold_the_same_rows_in_other_forms(runs: list[Path]) -> None:
+    about = json.loads((runs[1] / "about.json").read_text())
+    changed = about | {"digest": about["digest"] | {"clients": "as texts"}}
+    (runs[1] / "about.json").write_text(json.dumps(changed))
+    found = compared([RunFacts(path) for path in runs])
+    assert found.tested[0].contrasts["fedavg"].found.n == 4
+    (line,) = found.warnings
+    assert "hold their data in other forms" in line
+    for path in runs[:4]:  # cut by other settings they are other rows
+        text = (path / "config.yaml").read_text()
+        (path / "config.yaml").write_text(
+            text.replace("name: synthetic", "name: synthetic\n  skew: 2")
+        )
+    found = compared([RunFacts(path) for path in runs])
+    assert found.tested[0].contrasts == {}
 
 
 def test_another_data_set_is_not_tested(runs: list[Path], tmp_path: Path) -> None:

@@ -20,10 +20,6 @@ from coterie.core.tables.paired import FEWEST, Contrast, Spread, contrasts, spre
 from coterie.core.tables.result import NAN, known
 
 _DATA = ("data.name", "data.columns", "data.min_rating", "data.min_interactions")
-_DIGESTS: dict[Digested, str] = {
-    "data": "other data",
-    "clients": "clients that hold other data",
-}
 _EVALUATION = ("data.", "reading")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IN_LABEL = 2  # settings that a label names
@@ -128,22 +124,42 @@ class Comparison:
             first, second = own.first.config.get(key), group.first.config.get(key)
             if first != second:
                 return f"{pair} have other data ({key}: {shown(first)} and {shown(second)})"
-        for of, words in _DIGESTS.items():
-            differ = [
-                str(seed)
-                for seed in self.seeds
-                if (a := own.of(seed)) and (b := group.of(seed))
-                if None not in (a.digest(of), b.digest(of)) and a.digest(of) != b.digest(of)
-            ]
-            if differ:
-                return f"{pair} have {words} (digests differ, seed {', '.join(differ)})"
+        if differ := self._other_digests(group, "data"):
+            return f"{pair} have other data (digests differ, seed {differ})"
+        differ = self._other_digests(group, "clients")
+        if differ and not self._same_rows(group):
+            return f"{pair} have clients that hold other data (digests differ, seed {differ})"
         return ""
+
+    def _other_digests(self, group: Group, of: Digested) -> str:
+        """The common seeds of which a digest differs; where one is not known, none."""
+        pairs = ((seed, self.groups[0].of(seed), group.of(seed)) for seed in self.seeds)
+        known = ((seed, a.digest(of), b.digest(of)) for seed, a, b in pairs if a and b)
+        return ", ".join(str(s) for s, a, b in known if None not in (a, b) and a != b)
+
+    def _same_rows(self, group: Group) -> bool:
+        """Whether other digests of clients may be another form of the same rows.
+
+        Methods hold them in forms of their own: as texts, as counts, or all in one place.
+        """
+        own = self.groups[0].first
+        cut = [
+            {key: value for key, value in run.settings.items() if key.startswith("data.")}
+            for run in (own, group.first)
+        ]
+        return own.method != group.first.method and cut[0] == cut[1]
 
     @cached_property
     def warnings(self) -> list[str]:
         """What makes the comparison weaker than it looks, in a line each."""
         found = [*self.left_out]
         found += [f"{why}: their numbers are not tested" for why in self.unfair.values()]
+        found += [
+            f"clients of {self.groups[0].label} and {group.label} hold their data in other forms: "
+            "that they are the same rows is not checked beyond settings and data set"
+            for group in self.groups[1:]
+            if group.label not in self.unfair and self._other_digests(group, "clients")
+        ]
         evaluated = [key for key in self.differing if key.startswith(_EVALUATION)]
         evaluated = [key for key in evaluated if key not in _DATA]
         if evaluated:

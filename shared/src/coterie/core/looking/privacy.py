@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from coterie.core.errors import UserError
-from coterie.core.looking.facts import RunFacts
 from coterie.core.registry.papers import Paper, heavy, load
+
+if TYPE_CHECKING:
+    from coterie.core.looking.facts import RunFacts
 
 
 def releases(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:

@@ -123,7 +123,7 @@ def _metrics(found: Comparison) -> Sheet:
     if len(found.groups) > _FEW:
         rows = [
             {"": names[group.label], "what": group.label, "seeds": _n(group)}
-            | {tail(name): str(found.spread(group, name)) for name in found.metrics}
+            | {tail(name): _text(found, group, name) for name in found.metrics}
             for group in found.groups
         ]
         return Sheet("metrics", title, rows if found.metrics else [])

@@ -12,6 +12,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,13 @@ def write_measured(folder: Path, measured: Mapping[str, tuple[Tensor, Tensor]]) 
         return
     arrays: dict[str, Any] = {"names": np.array(list(measured))}
     for number, (ids, values) in enumerate(measured.values()):
-        arrays |= {f"ids_{number}": ids.cpu().numpy(), f"values_{number}": values.cpu().numpy()}
+        arrays[f"ids_{number}"] = ids.cpu().numpy()
+        arrays[f"values_{number}"] = values.cpu().double().numpy()  # NumPy has no bfloat16
     with writing(folder), replacing(folder / MEASURED) as temporary:
         np.savez_compressed(temporary, **arrays)
 
 
+@cache
 def commit(folder: Path) -> str | None:
     """The commit of the clone that a folder is part of; None where there is none, or no git.
 
