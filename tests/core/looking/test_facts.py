@@ -11,9 +11,11 @@ from tests.core.looking.folders import LEDGER, make_run, scores
 
 from coterie.core.errors import UserError
 from coterie.core.looking.clients import gains, per_client
-from coterie.core.looking.costs import cost, crossed, projection
+from coterie.core.looking.costs import cost, crossed, is_linear, projection
 from coterie.core.looking.facts import RunFacts
 from coterie.core.looking.measures import higher_is_better, results, rounds_of_tests
+from coterie.core.looking.privacy import releases
+from coterie.core.registry.papers import find_paper
 from coterie.core.run.about import write_measured
 from coterie.core.run.lock import held
 
@@ -132,6 +134,17 @@ def test_fields_are_joined_with_what_is_declared() -> None:
     assert found["update", "change"].declared["reveals"] == "r"
     assert found["other", "never"].bytes == 0
     assert sum(one.bytes for one in found.values()) == sum(row["bytes"] for row in LEDGER)
+
+
+def test_what_clients_send_each_other_is_told_apart() -> None:
+    declared = releases(find_paper("mtal"), [])
+    parties = {(one.step, one.direction, one.field): one.parties for one in crossed([], declared)}
+    assert parties["fit", "up", "values"] == "clients to clients, by the server"
+    assert parties["combine", "down", "values"] == "clients to clients, by the server"
+    assert parties["meet", "down", "rows"] == "server to clients"
+    assert parties["combine", "up", "loss"] == "clients to server"
+    assert not is_linear(declared)
+    assert is_linear(releases(find_paper("page"), []))
 
 
 def test_traffic_grows_with_the_clients_of_a_round(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class Sent:
     parties: str
 
 
-PASSED_ON = "passed on to other clients"
+_PASSED_ON = ("passed on to other clients", "passed on from other clients")
 
 
 def crossed(
@@ -123,13 +123,11 @@ def crossed(
         What leaves clients first, the largest first; a field that never crossed has 0 bytes.
     """
     counted: dict[tuple[str, str, str], list[int]] = {}
-    by_peer = set()
     for row in ledger:
         field, _, part = str(row["field"]).partition(".")
         key = (row["step"], row["direction"], field)
         entry = counted.setdefault(key, [0, 0])
         if part.isdecimal():  # a message for, or of, each of several clients
-            by_peer.add(key)
             entry[0] += row["messages"]
         else:
             entry[0] = max(entry[0], row["messages"])
@@ -140,7 +138,7 @@ def crossed(
         step, way, field = key
         about = said.get(key, {})
         parties = "clients to server" if way == "up" else "server to clients"
-        if key in by_peer or PASSED_ON in about.get("content", ""):
+        if _is_passed_on(about):
             parties = "clients to clients, by the server"
         messages, size = counted.get(key, [0, 0])
         found.append(Sent(step, way, field, messages, size, about, parties))
@@ -149,4 +147,8 @@ def crossed(
 
 def is_linear(declared: Sequence[Mapping[str, str]]) -> bool:
     """Whether bytes grow with the number of clients; not where clients send to each other."""
-    return not any(PASSED_ON in row.get("content", "") for row in declared)
+    return not any(map(_is_passed_on, declared))
+
+
+def _is_passed_on(row: Mapping[str, str]) -> bool:
+    return any(words in row.get("content", "") for words in _PASSED_ON)

@@ -262,7 +262,10 @@ def crossing(run: RunFacts) -> Section:
     for one in found:
         parties[one.parties] = parties.get(one.parties, 0) + one.bytes
     facts = {who: decimal(size) for who, size in parties.items()} if counted else {}
-    words = ["Bytes are counted from the tensors of every message; - : never sent in this run."]
+    words = [
+        "Bytes are of the tensors of every message; - : no tensor of it crossed in this run (plain "
+        "numbers, as that of a round, have no bytes here)."
+    ]
     if not counted:
         words = ["The bytes of fields are written down at the end of a run."]
     return Section("privacy", "What crosses the boundary", words, facts, sheets=sheets)
