@@ -39,6 +39,14 @@ def test_the_commit_is_that_of_git(repository, monkeypatch):
     assert commits()["working"] == git(repository, "log", "-1", "--format=%H")
 
 
+def test_what_is_changed_and_not_committed_is_marked(repository):
+    clean = commit_of(repository)
+    (repository / "new.py").write_text("not of the repository")
+    assert commit_of(repository) == clean
+    (repository / "mine.py").write_text("2")
+    assert commit_of(repository) == f"{clean}+"
+
+
 def test_what_is_installed_below_a_repository_is_none_of_it(repository):
     site = repository / "site"
     site.mkdir()

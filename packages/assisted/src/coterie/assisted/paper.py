@@ -49,5 +49,6 @@ PAPER = Paper(
     variant_keys=("data.name", "data.feedback", "data.align"),
     keys=KEYS,
     panels=PANELS,
+    looking="coterie.assisted.looking:reports",
     commands={"attack": "Read ratings off what the organisations of a run exchange"},
 )

@@ -68,6 +68,7 @@ PAPER = Paper(
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,
+    looking="coterie.msmt.looking:reports",
     data_sets=DATA_SETS,
     commands={"attack": "Tell training rows from what the scenarios of a run upload"},
 )

@@ -79,6 +79,7 @@ PAPER = Paper(
     variant_keys=("data.name", "model.name"),
     keys=KEYS,
     panels=PANELS,
+    looking="coterie.page.looking:reports",
     data_sets=TASKS,
     commands={"certify": "Test how near a trained run is to an equilibrium"},
 )

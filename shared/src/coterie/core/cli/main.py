@@ -174,6 +174,12 @@ COMMANDS = {
         "Write a trained model for other programs: safetensors, ONNX, peft",
         "coterie.core.cli.export:run_export",
     ),
+    "compare": (
+        "Put runs beside each other: settings, numbers, tests, what leaves, costs",
+        "coterie.core.cli.looking:run_compare",
+    ),
+    "report": ("Write runs as one HTML file", "coterie.core.cli.looking:run_report"),
+    "ui": ("Show the runs of a folder in a browser", "coterie.core.cli.looking:run_ui"),
     "table": ("Reproduce a table or a figure of a paper", "coterie.core.cli.papers:run_table"),
     "privacy": ("Show what leaves a client", "coterie.core.cli.papers:run_privacy"),
     "data": (

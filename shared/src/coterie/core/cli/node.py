@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.cli.command import JSON_HELP, Arguments, print_json, print_rows, tell, wants_help
-from coterie.core.cli.papers import releases
 from coterie.core.engines.serving import forget, serving
 from coterie.core.errors import UserError, nearest
 from coterie.core.flower.node import SuperLink, up
@@ -21,6 +20,7 @@ from coterie.core.flower.node_folder import KEY, STATE, client_folders
 from coterie.core.flower.programs import check_installed
 from coterie.core.flower.requests import noted, remarks
 from coterie.core.flower.supervisor import alive
+from coterie.core.looking.privacy import releases
 from coterie.core.registry.papers import find_paper, heavy
 
 ABOUT = {

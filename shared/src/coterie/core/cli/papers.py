@@ -25,6 +25,7 @@ from coterie.core.cli.command import (
     wants_help,
 )
 from coterie.core.errors import UserError
+from coterie.core.looking.privacy import releases
 from coterie.core.registry.papers import Paper, find_paper, heavy, load, papers
 from coterie.core.run.runfolder import paper_of, resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
@@ -247,20 +248,6 @@ def run_privacy(argv: Sequence[str]) -> None:
         return
     for name, rows in tables.items():
         _show(name, rows, given)
-
-
-def releases(paper: Paper, steps: Sequence[str]) -> list[dict[str, str]]:
-    """What crosses the boundary of a client, field by field.
-
-    Raises:
-        UserError: the paper does not say, or has none of these steps.
-    """
-    if paper.client is None:
-        raise UserError(f"{paper.name} names no client class, so its protocol is not known")
-    table, client = heavy("coterie.core.privacy.releases"), load(paper.client)
-    heavy("coterie.core.privacy.build").check_steps(steps, client.steps())
-    rows: list[dict[str, str]] = table.protocol_table(client, steps)
-    return rows
 
 
 def _show(name: str, rows: Sequence[Mapping[str, str]], given: Namespace) -> None:

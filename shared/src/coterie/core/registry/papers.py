@@ -92,6 +92,8 @@ class Paper:
         data_sets: what the paper adds to the data sets of core.
         keys: what its runs measure, beside what core does.
         panels: charts of these.
+        looking: function that says more of a run, from files in its folder: given its path it
+            gives `coterie.core.tables.report.Report`s, none where the folder has nothing more.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Paper:
     data_sets: tuple[DataSet, ...] = ()
     keys: tuple[MetricKey, ...] = ()
     panels: tuple[Panel, ...] = ()
+    looking: str | None = None
 
     def named_by(self, method: str) -> tuple[str, ...]:
         """The settings, beside the data set, that tell runs of a method apart."""

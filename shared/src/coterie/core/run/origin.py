@@ -24,6 +24,8 @@ def commits() -> dict[str, str | None]:
 def commit_of(folder: Path, holding: str | None = None) -> str | None:
     """The commit that is checked out in a folder; None where there is none.
 
+    What was changed since, and is not committed, is marked by ``+``.
+
     Args:
         folder: in a repository or not.
         holding: a file of the folder that must be one of the repository: a package that somebody
@@ -32,7 +34,10 @@ def commit_of(folder: Path, holding: str | None = None) -> str | None:
     if holding is not None and _git(folder, "ls-files", "--error-unmatch", holding) is None:
         return None
     found = _git(folder, "rev-parse", "HEAD")
-    return found if found is not None and re.fullmatch("[0-9a-f]{40,64}", found) else None
+    if found is None or not re.fullmatch("[0-9a-f]{40,64}", found):
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return found + "+" * bool(changed)
 
 
 def _git(folder: Path, *words: str) -> str | None:

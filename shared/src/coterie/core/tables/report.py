@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coterie.core.errors import UserError
 from coterie.core.files import write_text, writing
 from coterie.core.tables.latex import Better, cell, latex_table
 
@@ -64,6 +66,39 @@ class Report:
         write_text(path.with_suffix(".tex"), self.latex())
         write_text(path, self.markdown())
         return path
+
+
+def read_saved(path: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no such file.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    if not path.is_file():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds no object")
+    return found
+
+
+def saved_report(path: Path, title: str) -> Report | None:
+    """Read a report whose ``rows`` and ``notes`` were kept as JSON; None where there is none.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    found = read_saved(path)
+    if found is None:
+        return None
+    rows, notes = found.get("rows"), found.get("notes", [])
+    tabular = isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+    if not tabular or not isinstance(notes, list):
+        raise UserError(f"{path} is damaged: it holds no rows and notes")
+    return Report(path.stem, title, rows or [], notes=[str(note) for note in notes])
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -22,6 +22,7 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, heavy, load
+from coterie.core.run.about import write_about, write_measured
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.dashboard import titled
 from coterie.core.run.driver import FederatedRun
@@ -168,6 +169,7 @@ def train_experiment(
         with _interruptible(folder), writing(folder.path, "then go on by --resume"):
             with _reached(experiment, federation, folder.path) as reached:
                 run = FederatedRun(reached)
+                write_about(folder.path, experiment, run.bound, federation.monitor)
                 fit(
                     FederatedModule(run, values_of(experiment.settings)),
                     beside,
@@ -206,6 +208,7 @@ def _summarise(
     """Write the numbers of a finished run, and print them."""
     federation = run.federation
     write_json(folder.path / "ledger.json", run.ledger.rows())
+    write_measured(folder.path, run.client_results)
     summary = Summary(
         rounds=run.round,
         metrics=experiment.final_metrics(run),
