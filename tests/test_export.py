@@ -102,6 +102,15 @@ def scored(folder, **inputs):
     return found
 
 
+def scores_of(experiment, module, users):
+    """Scores of users, ``(U, n_items)``, one after the other."""
+    found = []
+    for user in users:
+        [(_, scores)] = experiment.score_users(module, torch.tensor([user]))
+        found.append(scores)
+    return torch.cat(found)
+
+
 def metrics(run):
     return json.loads((run / "summary.json").read_text())["metrics"]
 
@@ -119,7 +128,7 @@ def test_the_rows_of_items_give_the_scores_of_a_user(runs, opened, written):
     items, own = (load_file(folder / name) for name in ("model.safetensors", "own.safetensors"))
     number = experiment.interactions.user_names.index("7")
     scores = items["items"] @ own["vector"] + own["offset"]
-    expected = experiment.scores(module, number)[0].numpy()
+    expected = scores_of(experiment, module, [number])[0].numpy()
     size = np.abs(expected).max()
     np.testing.assert_allclose(scores / size, expected / size, **CLOSE)
     lines = (folder / "items.csv").read_text().splitlines()[1:]
@@ -132,7 +141,7 @@ def test_a_graph_of_products_takes_vectors_of_any_number_of_users(opened, writte
     experiment, module = opened["f3crec"]
     vectors = module.store.take(torch.arange(70)).best["user"]
     found = scored(written("f3crec", "onnx"), vector=vectors, offset=np.zeros(70, np.float32))
-    expected = torch.cat([experiment.scores(module, user) for user in range(70)])
+    expected = scores_of(experiment, module, range(70))
     size = float(expected.abs().max())
     np.testing.assert_allclose(found / size, expected / size, **CLOSE)
 
@@ -192,7 +201,7 @@ def of_organisation(opened, client):
     rows = [[n, *one.values.tolist()[-most:]] for one in histories]
     length = max(map(len, rows))
     tokens = np.array([[n + 1] * (length - len(row)) + row for row in rows])
-    return tokens, torch.cat([experiment.scores(module, user) for user in users]).numpy()
+    return tokens, scores_of(experiment, module, users).numpy()
 
 
 @torch.no_grad()
@@ -228,7 +237,7 @@ def test_an_organisation_adds_up_what_its_peers_answer(opened, written):
     one = experiment.organisations.each[2]
     found = scored(written("mtal", "onnx", client=2), **given.graph.inputs)
     users = one.domain.rows[: len(found)].tolist()
-    expected = torch.cat([experiment.scores(module, user)[:, one.domain.columns] for user in users])
+    expected = scores_of(experiment, module, users)[:, one.domain.columns]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-6)
     columns = load_file(written("mtal", "safetensors", client=2) / "model.safetensors")["columns"]
     assert np.array_equal(columns, one.domain.columns)

@@ -292,3 +292,16 @@ def test_the_sweep_searches_real_settings():
             assert settings in space["values"], f"the default of {name} is not tried"
         else:
             assert space["min"] <= settings <= space["max"], f"the default of {name} is not tried"
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_infinite_is_left_out_of_a_curve(run_folder):
+    table = pd.read_csv(run_folder / "metrics.csv")
+    table.loc[3, "fed/loss"] = np.inf
+    table["f3crec/replay_size"] = np.inf
+    table.to_csv(run_folder / "metrics.csv", index=False)
+    axes, _ = axes_of(run_folder, F3CREC, NDCG)
+    assert "Items replayed by a client" not in axes
+    drawn = axes["Training loss"].get_lines()[0].get_ydata()
+    assert len(drawn) == 19
+    assert np.isfinite(drawn).all()

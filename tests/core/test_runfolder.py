@@ -192,7 +192,8 @@ def test_summary_has_the_documented_fields(toy: Paper) -> None:
     found = json.loads((run.path / "summary.json").read_text())
     assert list(found) == [
         *("paper", "method", "reading", "data", "seed", "rounds", "metrics", "reference"),
-        *("up_bytes", "down_bytes", "seconds", "notes", "left_out", "versions"),
+        *("up_bytes", "down_bytes", "seconds", "notes", "left_out", "data_digest"),
+        *("versions", "git"),
     ]
     assert found["method"] == "prox"
     assert found["metrics"] == {"ndcg": 0.5, "lost": None}

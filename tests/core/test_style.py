@@ -183,7 +183,7 @@ def test_no_other_module_chooses_colours_or_legends():
     """A name of a colour, of matplotlib's own cycle, or a legend, outside the style."""
     style = {"palette.py", "style.py"}
     literal = re.compile(
-        r"""legend\(|["']C[0-9]["']|tab:|["']\#[0-9a-fA-F]{3,8}["']"""
+        r"""legend\(|["']C[0-9]["']|["']tab:\w|["']\#[0-9a-fA-F]{3,8}["']"""
         r"""|colou?r\s*=\s*f?["'](?!none)[a-z0-9.]+["']|cmap\s*=\s*["']"""
         r"""|(?:import|matplotlib)[ .]pyplot"""
     )

@@ -19,6 +19,7 @@ from tests.hosts import HERE, hosts
 from tests.ray_clusters import cluster, cluster_over
 from tests.test_in_processes import measured, run_of, words
 
+from coterie.core import extras
 from coterie.core.cli.main import main
 from coterie.core.engines import ray_actors
 from coterie.core.engines.cut import cut_those_missing
@@ -166,7 +167,7 @@ def test_who_listens_and_does_not_answer_is_no_cluster(monkeypatch):
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(ray_actors, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"pip install 'coterie-core\[ray\]'"), connected(None):
         pass
 

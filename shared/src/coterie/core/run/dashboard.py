@@ -192,9 +192,11 @@ def _metrics(run_folder: Path) -> Table:
     if not columns:
         raise UserError(f"{path} is missing or empty: name the folder of a run that has started")
     try:
-        return {n: np.array([float(line[n] or "nan") for line in lines]) for n in columns}
+        found = {n: np.array([float(line[n] or "nan") for line in lines]) for n in columns}
     except ValueError as error:
         raise UserError(f"{path} is no table of metrics: {error}") from error
+    # What is infinite, as the imbalance where a client finds nothing, has no place on an axis.
+    return {name: np.where(np.isfinite(values), values, np.nan) for name, values in found.items()}
 
 
 def _panels(table: Table, paper: Paper | None, monitor: Monitor | None) -> list[Panel]:

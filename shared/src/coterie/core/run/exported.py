@@ -1,14 +1,16 @@
-"""What a trained run gives to other programs: tensors by name, and a graph of what scores."""
+"""What a run gives to other programs: tensors by name, and a graph of what scores. Torch-free."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+if TYPE_CHECKING:  # a command's help waits for no torch
+    from torch import Tensor, nn
 
-from coterie.core.data.interactions.interactions import Interactions
+    from coterie.core.data.interactions.interactions import Interactions
 
 
 @dataclass(frozen=True)
