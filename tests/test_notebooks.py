@@ -31,6 +31,8 @@ def of_children() -> float:
 
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path, tmp_path, monkeypatch):
+    # The service of W&B that other tests of this process had is not the kernel's.
+    monkeypatch.delenv("WANDB_SERVICE", raising=False)
     book = nbformat.read(path, as_version=4)
     before = of_children()
     NotebookClient(book, timeout=10 * QUICK, resources={"metadata": {"path": tmp_path}}).execute()

@@ -173,6 +173,7 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(measure, "CATALOGUES", (1_000,))
     monkeypatch.setattr(measure, "FEW", 50)
     monkeypatch.setattr(measure, "_LARGE", 60)
+    monkeypatch.setattr(measure, "lists", partial(measure.lists, 250, 60))
     monkeypatch.setattr(measure.own_files, "measure", lambda: iter([{"name": "own files"}]))
     monkeypatch.setattr(measure, "rounds", partial(measure.rounds, turns=1))
     monkeypatch.setattr(measure, "trainer_overhead", partial(trainer_overhead, 5, turns=1))
@@ -180,10 +181,12 @@ def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setattr(sizes, "in_a_process", lambda name, what, *rest: load(name)(*rest))
     settings = replace(chosen(), run=RunSettings(out=str(tmp_path)))
     rows = list(measure.bench(settings))
-    assert len(rows) == 15
+    assert len(rows) == 19
     [added] = [row for row in rows if row["name"] == "what the Trainer adds to a round"]
     assert added["reference"] == 5.0
-    assert rows[-3]["name"].startswith("1,000 items, 50 clients")
+    assert rows[-7]["name"].startswith("1,000 items, 50 clients")
+    assert rows[-6]["name"].startswith("everybody's list, 250 users, 60 items")
+    assert rows[-6]["max_abs_diff"] <= 1.01e-4  # scores are written with four digits
     assert rows[-2]["name"] == "60 clients; two threads, one"
     assert rows[-2]["max_abs_diff"] == 0
     assert all(row["reference"] > 0 for row in rows[-3:-1])

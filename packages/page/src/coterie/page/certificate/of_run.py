@@ -248,8 +248,8 @@ def before_learning(module: FederatedRun) -> FederatedRun:
 
 def forget(folder: Path) -> None:
     """Remove the certificate of a run that has gone on since."""
-    for ending in ("json", "md", "png"):
-        (folder / f"{NAME}.{ending}").unlink(missing_ok=True)
+    for path in folder.glob(f"{NAME}.*"):
+        path.unlink(missing_ok=True)
 
 
 def save(certificate: Certificate, folder: Path, rounds: int, name: str = NAME) -> Report:
