@@ -248,7 +248,7 @@ def before_learning(module: FederatedRun) -> FederatedRun:
 
 def forget(folder: Path) -> None:
     """Remove the certificate of a run that has gone on since."""
-    for path in folder.glob(f"{NAME}.*"):
+    for path in [*folder.glob(f"{NAME}.*"), *folder.glob(f"{NAME}-dark.*")]:
         path.unlink(missing_ok=True)
 
 
