@@ -13,6 +13,6 @@ COPY --chown=coterie . .
 # of CPU builds (pytorch.org, "Get started"): docker build --build-arg PIP_EXTRA_INDEX_URL=... -t coterie .
 ARG PIP_EXTRA_INDEX_URL
 ENV PIP_NO_CACHE_DIR=1
-RUN make .venv/.installed && .venv/bin/python -m pip install -q -c constraints.txt "./shared[serve]"
+RUN make .venv/.installed && .venv/bin/python -m pip install -q -c constraints.txt --no-build-isolation -e "./shared[serve]"
 ENV WANDB_MODE=offline
 CMD ["make", "train", "PAPER=pplr"]

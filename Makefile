@@ -123,7 +123,7 @@ test-versions: $(TOOLS) ## Smoke of every paper with the lowest and the newest v
 
 $(DOCUMENTS): $(INSTALLED)
 	@echo "Installing what builds the docs."
-	@$(PIP) "./shared[docs]"
+	@$(PIP) --no-build-isolation -e "./shared[docs]"
 	@touch $@
 
 .PHONY: docs

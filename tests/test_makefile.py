@@ -49,6 +49,12 @@ def test_train_passes_what_is_named_and_nothing_else() -> None:
     assert "--preset smoke" in dry("train", "PAPER=f3crec", "PRESET=smoke")
 
 
+def test_what_installs_an_extra_later_leaves_the_core_editable() -> None:
+    texts = [(ROOT / name).read_text() for name in ("Makefile", "Dockerfile")]
+    found = [re.findall(r"(\S+) \"\./shared\[\w+\]\"", text) for text in texts]
+    assert found == [["-e"], ["-e"]]  # a copy would hide every later change of the source
+
+
 def test_old_interpreter_is_named_before_installing(tmp_path: Path) -> None:
     old = tmp_path / "old-python"
     old.write_text("#!/bin/sh\nexit 1\n")
