@@ -154,6 +154,7 @@ def test_a_cluster_that_is_not_there_is_told_in_one_line(address, why, tmp_path,
     said = capsys.readouterr().err.strip()
     assert f"no Ray cluster is reached at '{address}' ({why})" in said
     assert "\n" not in said
+    assert not any(tmp_path.rglob("config.yaml")), "a refused run leaves no folder"
 
 
 def test_who_listens_and_does_not_answer_is_no_cluster(monkeypatch):

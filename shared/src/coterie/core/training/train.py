@@ -55,7 +55,8 @@ from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
     """Open the run to resume, or make a new folder, and keep others from training there meanwhile.
 
-    See `RunFolder.for_settings`. A complete run that gets more rounds is an unfinished one from
+    See `RunFolder.for_settings`. A new folder is removed again where the run is refused
+    before anything came of it. A complete run that gets more rounds is an unfinished one from
     then on.
 
     Raises:
@@ -64,8 +65,12 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator
     """
     if not settings.run.resume:
         folder = RunFolder.create(paper, settings)
-        with held(folder.path):
-            yield folder
+        try:
+            with held(folder.path):
+                yield folder
+        except UserError:
+            _remove_unused(folder)
+            raise
         return
     path = resumable(paper, settings)
     with held(path):
@@ -77,6 +82,14 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator
             with writing(summary):
                 summary.unlink(missing_ok=True)
         yield RunFolder.for_settings(paper, settings)
+
+
+def _remove_unused(folder: RunFolder) -> None:
+    """Remove the new folder of a run that was refused before anything came of it."""
+    config = folder.path / "config.yaml"
+    if list(folder.path.iterdir()) == [config]:
+        config.unlink()
+        folder.path.rmdir()
 
 
 def reopened(federation: Federation, path: Path, rounds: int) -> bool:
