@@ -88,7 +88,7 @@ class Dots(Rows):
         few_ticks(axes.xaxis)
         if axes.get_xlim()[0] < 0 < axes.get_xlim()[1] and self.bounds[0] is None:
             axes.axvline(0, color=surface.ink, linewidth=0.8, zorder=1)
-        axes.set_xlabel(_below(self.x_label, self.roles.better))
+        _name_values(axes, self.x_label, self.roles.better)
         title = self.title or ("" if several else next(iter(self.groups), ""))
         words_above(axes, title, found if several and len(found) > 1 else {}, surface)
 
@@ -142,7 +142,7 @@ class Differences(Rows):
                 _dot(axes, found.difference, ends, y, look, surface, sure)
         _name_rows(axes, self.rows, surface)
         few_ticks(axes.xaxis, most=4)
-        axes.set_xlabel(_below(self.x_label, self.roles.better))
+        _name_values(axes, self.x_label, self.roles.better)
         title = self.title or ("" if several else next(iter(self.series), ""))
         words_above(axes, title, colours if several else {}, surface)
 
@@ -178,9 +178,13 @@ def _dot(
     )
 
 
-def _below(label: str, better: str) -> str:
-    """Name an axis, and below it which way is better: plots stand beside one another."""
-    return f"{label}\n{_BETTER[better]}" if better else label
+def _name_values(axes: Any, label: str, better: str) -> None:
+    """Name the axis, and below it which way is better: plots stand beside one another.
+
+    From the right: a long name has room below the names of the rows.
+    """
+    text = f"{label}\n{_BETTER[better]}" if better else label
+    axes.set_xlabel(text, loc="right", multialignment="right")
 
 
 def _height_of(rows: int, in_a_row: int) -> float:
