@@ -84,6 +84,23 @@ def test_data_secrets_and_private_state_are_with_the_clients_alone(tmp_path):
         assert open_to_all == (0o044 if file.name == "card.json" else 0), file
 
 
+@pytest.mark.parametrize("more", [["--aggregate.secret", "true"], ["--aggregate.rule", "median"]])
+def test_what_needs_processes_to_train_needs_none_afterwards(more, tmp_path, capsys):
+    """The end of a run, and who measures it again, have all its clients in one process."""
+    pytest.importorskip("flwr")
+    over = [] if "true" in more else ["--aggregate.over", "nodes"]
+    given = ["train", "page", *QUIET, "--method", "fedavg", *more, *over, *PROCESSES, "3"]
+    given += ["--run.out", str(tmp_path), "--rounds", "1"]
+    assert main(given) == 0
+    run = run_of(tmp_path)
+    tested = json.loads((run / "summary.json").read_text())["metrics"]["test/server_accuracy"]
+    capsys.readouterr()
+    assert main(["evaluate", "--run", str(run), "--json"]) == 0
+    assert str(tested) in capsys.readouterr().out
+    (run / "summary.json").unlink()  # as if it had been killed before its end
+    assert main([*given, "--resume"]) == 0
+
+
 COTERIE = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     "from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"

@@ -433,6 +433,15 @@ def test_sweep_goes_through_the_grid_and_on_where_it_was(trained: Trained, capsy
     assert len(trained) == 8
 
 
+def test_sweep_says_what_only_a_server_of_wandb_does(trained: Trained, capsys: Capture) -> None:
+    grid = Path("s.yaml")
+    text = "method: grid\nmetric: {name: eval/ndcg@20}\nparameters: {seed: {value: 3}}\n"
+    for more, said in (("", False), ("early_terminate: {type: hyperband, min_iter: 3}\n", True)):
+        grid.write_text(text + more)
+        assert main(["sweep", "toyrec", "--file", "s.yaml"]) == 0
+        assert ("'early_terminate' has no effect" in capsys.readouterr().out) == said
+
+
 def test_sweep_names_the_mistake(toy: Paper, capsys: Capture) -> None:
     head = "method: grid\nmetric: {name: a}\n"
     for text, message in (

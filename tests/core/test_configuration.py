@@ -226,25 +226,34 @@ def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
     [
         (
             "algorithm: {bta: 1}",
-            "unknown setting 'algorithm.bta' in bad.yaml: did you mean 'algorithm.beta'?",
+            "unknown setting 'algorithm.bta' in bad.yaml, line 1: did you mean 'algorithm.beta'?",
         ),
         (
             "algoritm: {beta: 1}",
-            "unknown setting 'algoritm' in bad.yaml: did you mean 'algorithm'?",
+            "unknown setting 'algoritm' in bad.yaml, line 1: did you mean 'algorithm'?",
         ),
-        ("round: 1", "unknown setting 'round' in bad.yaml: did you mean 'rounds'?"),
-        ("rounds: five", "'rounds' in bad.yaml: expected a whole number, not 'five'"),
-        ("rounds: true", "'rounds' in bad.yaml: expected a whole number, not 'true'"),
-        ("rounds:", "'rounds' in bad.yaml: expected a whole number, not null"),
-        ("rounds: {a: 1}", "'rounds' in bad.yaml: expected a whole number, not '{'a': 1}'"),
-        ("model: {lr: .nan}", "'model.lr' in bad.yaml: expected a number, not 'nan'"),
+        (
+            "# mine\nmodel:\n  name: mf\n  lrr: 2\n",
+            "unknown setting 'model.lrr' in bad.yaml, line 4: did you mean 'model.lr'?",
+        ),
+        (
+            "model.name: mf\nmodel.lr: x\n",
+            "'model.lr' in bad.yaml, line 2: expected a number, not 'x'",
+        ),
+        ("round: 1", "unknown setting 'round' in bad.yaml, line 1: did you mean 'rounds'?"),
+        ("rounds: five", "'rounds' in bad.yaml, line 1: expected a whole number, not 'five'"),
+        ("rounds: true", "'rounds' in bad.yaml, line 1: expected a whole number, not 'true'"),
+        ("rounds:", "'rounds' in bad.yaml, line 1: expected a whole number, not null"),
+        ("rounds: {a: 1}", "'rounds' in bad.yaml, line 1: expected a whole number, not '{'a': 1}'"),
+        ("model: {lr: .nan}", "'model.lr' in bad.yaml, line 1: expected a number, not 'nan'"),
         (
             "algorithm: 3",
-            "'algorithm' in bad.yaml is a section, not one value: it has algorithm.beta",
+            "'algorithm' in bad.yaml, line 1, is a section, not one value: it has algorithm.beta",
         ),
         (
             "method: avgg",
-            "'method' in bad.yaml: expected one of avg, prox, not 'avgg'; did you mean 'avg'?",
+            "'method' in bad.yaml, line 1: expected one of avg, prox, not 'avgg'; did you mean "
+            "'avg'?",
         ),
         (
             "seed: 1\nrounds: [1\nmodel: 2\n",
@@ -252,12 +261,15 @@ def test_wrong_flags(toy: Paper, flags: list[str], message: str) -> None:
         ),
         (
             "model:",
-            "'model' in bad.yaml is a section, not one value: it has model.name, model.lr, "
-            "model.widths",
+            "'model' in bad.yaml, line 1, is a section, not one value: it has model.name, "
+            "model.lr, model.widths",
         ),
         ("a: " + "[" * 3000, "bad.yaml: nested too deeply, settings have two levels"),
         ('run: {name: "a\\0b"}', r"'run.name' must be printable text in UTF-8, not 'a\x00b'"),
-        ("seed: 2024-13-45", "'seed' in bad.yaml: expected a whole number, not '2024-13-45'"),
+        (
+            "seed: 2024-13-45",
+            "'seed' in bad.yaml, line 1: expected a whole number, not '2024-13-45'",
+        ),
         ("seed: 1\nseed: 2\n", "bad.yaml, line 2: not valid YAML, 'seed' is there twice"),
         ("- 1\n- 2\n", "bad.yaml: expected settings, as 'rounds: 10', not a list"),
         ("words", "bad.yaml: expected settings, as 'rounds: 10', not 'words'"),
@@ -279,13 +291,14 @@ def test_a_checkout_needs_no_link_to_its_configs(
     assert found.sources == ("configs/toyrec.yaml", "configs/toyrec/ml-100k-mf.yaml")
     (root / "configs" / "toyrec.yaml").write_text("algorithm: {bta: 1}")
     assert refusal(toy) == (
-        "unknown setting 'algorithm.bta' in configs/toyrec.yaml: did you mean 'algorithm.beta'?"
+        "unknown setting 'algorithm.bta' in configs/toyrec.yaml, line 1: did you mean "
+        "'algorithm.beta'?"
     )
 
 
 def test_the_file_at_fault_is_named_among_several(toy: Paper) -> None:
     good, bad = written("good.yaml", "rounds: 3\n"), written("bad.yaml", "seed: x\n")
-    expected = "'seed' in bad.yaml: expected a whole number, not 'x'"
+    expected = "'seed' in bad.yaml, line 1: expected a whole number, not 'x'"
     assert refusal(toy, "--config", good, "--config", bad) == expected
     assert refusal(toy, "--config", bad, "--config", good) == expected
 

@@ -228,7 +228,7 @@ def test_who_looks_at_single_clients_is_refused(tmp_path):
         check_secret(type("Other", (), {"sums": False})(), True)  # type: ignore[arg-type]
     whole = experiment("fedavg", tmp_path, **{"aggregate.secret": True}).federation()
     with pytest.raises(UserError, match="all clients are in this process"):
-        FederatedRun(whole)
+        FederatedRun(whole).advance()
     with pytest.raises(UserError, match="hides what a rule would compare"):
         AggregateSettings(rule="median", secret=True)
 

@@ -66,7 +66,7 @@ def test_a_word_is_what_its_setting_is(toy, tmp_path, text, key, value):
     ],
 )
 def test_a_word_that_is_nothing_of_the_kind_is_one_line(toy, tmp_path, text, shown):
-    with pytest.raises(UserError, match=rf"in .*mine\.yaml: expected .*, not {shown}"):
+    with pytest.raises(UserError, match=rf"in .*mine\.yaml, line 1: expected .*, not {shown}"):
         read(toy, tmp_path, text)
 
 

@@ -54,6 +54,7 @@ class Sweep:
         maximize: whether more is better.
         run_cap: most runs; None for no cap.
         flags: words of its command between the paper and ``${args}``.
+        ends_early: whether W&B would end runs that are behind.
     """
 
     method: str
@@ -62,6 +63,7 @@ class Sweep:
     maximize: bool
     run_cap: int | None
     flags: tuple[str, ...]
+    ends_early: bool = False
 
     def settings(self, count: int | None = None, seed: int = 0) -> Iterator[dict[str, Any]]:
         """Yield the settings of one run after another, by dotted key.
@@ -109,7 +111,8 @@ def read_sweep(name: str, text: str, known: Sequence[str]) -> Sweep:
         raise UserError(f"{name}: 'run_cap' must be a whole number above 0, not '{cap}'")
     maximize = metric.get("goal", "minimize") == "maximize"
     command = [str(word) for word in tree.get("command") or ()]
-    return Sweep(method, entries, str(metric["name"]), maximize, cap, _flags(command))
+    early = "early_terminate" in tree
+    return Sweep(method, entries, str(metric["name"]), maximize, cap, _flags(command), early)
 
 
 def _entry(name: str, key: str, entry: Any) -> dict[str, Any]:
@@ -193,6 +196,8 @@ def run_sweep(argv: Sequence[str]) -> None:
     sweep = _read(paper, given.file)
     if sweep.method == "bayes" and not given.json:
         tell("Without a W&B server there is no Bayesian search: values are drawn at random.")
+    if sweep.ends_early and not given.json:
+        tell("Without a W&B server 'early_terminate' has no effect: every run goes to its end.")
     folder = configure_run(paper, flags).settings.run.folder / paper.name / "sweep"
     rows = []
     for chosen in _settings(sweep, given.count, given.seeds):

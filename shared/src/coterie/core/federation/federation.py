@@ -143,15 +143,16 @@ def check_secret(server: Server[Any], secret: bool) -> None:
         )
 
 
-def check_reached(
-    exchange: Exchange, rule: Aggregation | None = None, secret: bool = False
-) -> None:
-    """Check that a rule that compares nodes, or sums that nodes hide, have any.
+def check_reached(federation: Federation, exchange: Exchange) -> None:
+    """Check that a rule that compares nodes, or sums that nodes hide, have any to train with.
+
+    A run that is only looked into has its clients in one process whatever it was trained with.
 
     Raises:
         UserError: all clients are in one process.
     """
-    if secret and not exchange.hides:
+    rule = federation.aggregation
+    if federation.secret and not exchange.hides:
         raise UserError(
             "'aggregate.secret' hides what processes or machines send, and all clients are in this "
             "process: leave it out, or set engine.name to processes"

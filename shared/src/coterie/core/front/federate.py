@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from coterie.core.errors import UserError, nearest
 from coterie.core.federation.aggregation import aggregation_of
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, check_reached
 from coterie.core.front.client_data import ClientData, Given, Reader
 from coterie.core.front.given import of_numpy
 from coterie.core.front.lightning_door import Door, check_own, open_door, some_of, trying
@@ -195,6 +195,7 @@ class _How:
             origin=lambda: hashlib.sha256(repr(ids).encode()).hexdigest(),
         )
         run = FederatedRun(federation)
+        check_reached(federation, run.exchange)
         return Federated(run, TrainedModels(door.original, run, ids, name), ids)
 
 

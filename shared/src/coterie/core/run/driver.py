@@ -87,7 +87,6 @@ class FederatedRun:
         with self.on_device():
             self._keys = RunKeys(federation.seed)
             self.exchange: Exchange = federation.exchange or self._in_process()
-            check_reached(self.exchange, federation.aggregation, federation.secret)
             self.server_state = federation.server.begin(self._keys.begin)
 
     @property
@@ -112,12 +111,14 @@ class FederatedRun:
         A round in which too few clients answer is tried again, from where it began.
 
         Raises:
-            UserError: the answers of all clients were refused, or too few answered in every try.
+            UserError: the answers of all clients were refused, too few answered in every try, or
+                `check_reached`.
         """
         with self.on_device():
             self._advance()
 
     def _advance(self) -> None:
+        check_reached(self.federation, self.exchange)
         before = _Before.of(self)
         self.journal.clear()
         for attempt in range(self.exchange.patience):

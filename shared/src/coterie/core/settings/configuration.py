@@ -22,6 +22,7 @@ from coterie.core.registry.papers import (
     variant_file,
     variants,
 )
+from coterie.core.settings.lines import with_line
 from coterie.core.settings.parser import Plain, SettingsParser, anything, leaves, settings_parser
 from coterie.core.settings.schema import build, suggest
 
@@ -144,7 +145,10 @@ def _source(name: str, text: str, settings: type, paper: str) -> Source:
     if owner != paper:
         raise UserError(f"{name} is a configuration of {owner}, not of {paper}")
     parser = settings_parser(settings)
-    return Source(name, parser.file(dict(flattened(name, tree, parser)), name))
+    try:
+        return Source(name, parser.file(dict(flattened(name, tree, parser)), name))
+    except UserError as error:
+        raise UserError(with_line(str(error), name, text)) from None
 
 
 def flattened(

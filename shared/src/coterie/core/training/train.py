@@ -16,7 +16,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from coterie.core.data.interactions.interactions import in_words
 from coterie.core.errors import Interrupted, UserError
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Federation, check_reached
 from coterie.core.federation.selection import Selecting, unmeasured, untrained
 from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
@@ -182,6 +182,7 @@ def train_experiment(
         with _interruptible(folder), writing(folder.path, "then go on by --resume"):
             with _reached(experiment, federation, folder.path) as reached:
                 run = FederatedRun(reached)
+                check_reached(federation, run.exchange)
                 write_about(folder.path, experiment, run.bound, federation.monitor)
                 fit(
                     FederatedModule(run, values_of(experiment.settings)),
