@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of an import."""
+"""Ctrl-C, or SIGTERM, in the middle of an import."""
 
 import signal
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.cli.main import never_in_an_import
+from coterie.core.cli.main import Terminated, never_in_an_import, sigterm_heard
 
 # As numpy, which is imported from C++: whatever happens there is swallowed.
 FRAGILE = """
@@ -106,3 +106,32 @@ def test_another_thread_hears_no_signals() -> None:
     thread.start()
     thread.join()
     assert done == [signal.getsignal(signal.SIGINT)]
+
+
+def test_sigterm_comes_after_an_import_once_and_leaves_no_handler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    (tmp_path / "fragile_term.py").write_text(FRAGILE.replace("SIGINT", "SIGTERM"))
+    monkeypatch.syspath_prepend(tmp_path)
+    done = []
+
+    def command() -> None:
+        with never_in_an_import(), sigterm_heard():
+            try:
+                import_module("fragile_term")
+                time.sleep(20)
+            finally:
+                signal.raise_signal(signal.SIGTERM)
+                done.append("cleared up")
+
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Terminated):
+            command()
+        assert done == ["cleared up"]
+        assert sys.modules.pop("fragile_term").unharmed
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)

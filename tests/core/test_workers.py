@@ -7,6 +7,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -29,13 +31,14 @@ from coterie.core.engines.envelope import (
 )
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
-from coterie.core.engines.processes import WorkerProcesses
+from coterie.core.engines.processes import COMMAND, WorkerProcesses
 from coterie.core.engines.worker import main
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import TooFew
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger
+from coterie.core.flower.supervisor import alive
 from coterie.core.protocol.card import Card
 from coterie.core.protocol.journal import Journal
 from coterie.core.run.certify import InShards
@@ -174,6 +177,32 @@ def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
         assert cohort(workers, 6).ask(STEPS["update"], slope()).ids.tolist() == [3, 8, 11]
     # Who died or was late was not asked again: it has trained in the rounds before and after.
     assert [visits(paths[0]), visits(paths[1], 8)] == [6, 4]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are found in /proc")
+def test_a_worker_ends_with_its_parent_in_the_middle_of_a_step(tmp_path):
+    """Standard input does not tell it, as it would not while nobody reads there."""
+    (path,) = folders(tmp_path, shards=[torch.tensor([3])])
+    requests, kept_open = os.pipe()
+    words = [*COMMAND, "--folder", str(path)]
+    script = f"import subprocess; subprocess.run({words!r}, start_new_session=True)"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=requests, stdout=subprocess.PIPE, env=ENVIRONMENT
+    )
+    assert read_frame(parent.stdout) == b""  # it is ready
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text()
+    (worker,) = map(int, children.split())
+    parent.kill()
+    parent.wait()
+    try:
+        until = time.monotonic() + 20.0
+        while alive(worker):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        for end in (requests, kept_open):  # else what is left over would wait for ever
+            os.close(end)
+        parent.stdout.close()
 
 
 def _dies_while_it_answers(workers):

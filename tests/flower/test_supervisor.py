@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -84,25 +83,84 @@ def test_a_program_whose_parent_is_gone_is_not_begun(tmp_path):
     assert (tmp_path / "begun").exists()
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux alone can tell a child")
-def test_a_killed_supervisor_leaves_nothing(tmp_path):
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux alone can tell a child, and shows marks"
+)
+
+
+@linux
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_killed_supervisor_leaves_nothing(how, tmp_path):
+    """Nor what a child has started in a session of its own, as Flower's SuperExec does."""
+    said = tmp_path / "said"
     script = f"""
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from coterie.core.flower.supervisor import Kept
-words = [sys.executable, "-c", "import time; time.sleep(600)"]
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup
+words = [sys.executable, "-c", {PARENT!r}, {str(said)!r}]
 Kept(lambda: words, Path({str(tmp_path)!r}) / "log")
 while True: time.sleep(0.1)
 """
-    supervisor = subprocess.Popen([sys.executable, "-c", script])
+    supervisor = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    ((child, grandchild),) = numbers(said, 1)
+    assert alive(child)
+    assert alive(grandchild)
+    os.killpg(supervisor.pid, how)
+    assert supervisor.wait() == -how
+    until(lambda: not alive(child) and not alive(grandchild), 10.0)
 
-    def child():
-        """Of the supervisor, once it has become what it was to become."""
-        of = Path(f"/proc/{supervisor.pid}/task/{supervisor.pid}/children").read_text().split()
-        named = {int(one): Path(f"/proc/{one}/cmdline").read_bytes() for one in of}
-        return [p for p, words in named.items() if words.endswith(b"sleep(600)\0")]
 
-    (number,) = until(child)
-    supervisor.kill()
-    supervisor.wait()
-    until(lambda: not alive(number))
+# A command that starts what `deploy up` and `certify-engines` do, in little.
+COMMAND = """
+import sys, tempfile, time
+from pathlib import Path
+from coterie.core.cli import main
+from coterie.core.flower.supervisor import Kept
+
+def trial(argv):
+    with tempfile.TemporaryDirectory() as folder:
+        words = [sys.executable, "-c", PARENT, SAID]
+        kept = Kept(lambda: words, Path(folder) / "log")
+        try:
+            while True: time.sleep(0.1)
+        finally:
+            time.sleep(0.2)  # a second signal comes meanwhile
+            kept.end()
+
+sys.modules["trial"] = sys.modules["__main__"]
+main.COMMANDS[sys.argv[1]] = ("", "trial:trial")
+sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["certify-engines", "page"], "interrupted"),
+        (["deploy", "up", "d"], "interrupted; to go on, say: coterie deploy up d"),
+    ],
+    ids=lambda value: value[0],
+)
+def test_sigterm_has_a_command_clear_up(words, line, tmp_path):
+    """Though `timeout` sends it twice: to the command, and to its group."""
+    said, folders = tmp_path / "said", tmp_path / "folders"
+    folders.mkdir()
+    script = f"PARENT, SAID = {PARENT!r}, {str(said)!r}\n{COMMAND}"
+    command = subprocess.Popen(
+        [sys.executable, "-c", script, *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(folders)},
+        start_new_session=True,
+    )
+    (pair,) = numbers(said, 1)
+    assert list(folders.iterdir())
+    os.kill(command.pid, signal.SIGTERM)
+    time.sleep(0.1)
+    os.killpg(command.pid, signal.SIGTERM)
+    _, err = command.communicate(timeout=PATIENCE)
+    assert (command.returncode, err) == (143, f"coterie: {line}\n")
+    assert not any(map(alive, pair))
+    assert not list(folders.iterdir())

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from importlib import import_module
 from importlib.metadata import version
 from types import FrameType
@@ -65,6 +65,44 @@ def _out_of_place(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+class Terminated(KeyboardInterrupt):
+    """A command was told to end by SIGTERM, and has ended what it had started."""
+
+
+@contextmanager
+def sigterm_heard() -> Iterator[None]:
+    """Raise `Terminated` on SIGTERM, for commands that have to end processes and remove folders.
+
+    Once: ``timeout`` sends it twice, and the second would come in the middle of that. Does nothing
+    where signals cannot be heard, or are not to be.
+
+    Example:
+        >>> with sigterm_heard():
+        ...     import json
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    alarm = signal.getsignal(signal.SIGALRM)
+    signal.signal(signal.SIGTERM, _terminate_or_put_off)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate_or_put_off(_: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if _out_of_place(frame):
+        signal.signal(signal.SIGALRM, _terminate_or_put_off)
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    else:
+        raise Terminated
 
 
 # The standard streams of a command: closed, of another encoding, or into a full disk.
@@ -218,14 +256,16 @@ _MEMORY = (
     "this machine has too little memory for these settings: lower sizes (of the model, of batches, "
     "of the data), or --engine.chunk"
 )
-BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 2, 130, 141
+BAD_INPUT, INTERRUPTED, PIPE_CLOSED, TERMINATED = 2, 130, 141, 143
+_STARTING_OTHERS = ("certify-engines", "deploy")  # programs, which have to end with the command
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return the exit status.
 
     The status is 0 for success, 2 for a mistake of the user's (one line on stderr), 130 for an
-    interruption. Any other exception is a bug and keeps its traceback.
+    interruption, 143 for SIGTERM where a command has to clear up. Any other exception is a bug and
+    keeps its traceback.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # Large tensors on huge pages: a page fault for 2 MB, not for 4 kB. torch reads it once.
@@ -234,7 +274,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.pop("MPLBACKEND", None)
     prepare_streams()
     try:
-        with never_in_an_import():
+        heard = sigterm_heard() if words[:1] and words[0] in _STARTING_OTHERS else nullcontext()
+        with never_in_an_import(), heard:
             status = _run(words)
         lost = complaint()
         return status if lost is None else _stop(f"error: {lost}", BAD_INPUT)
@@ -245,7 +286,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         return _stop(f"error: {_MEMORY}", BAD_INPUT)
     except KeyboardInterrupt as end:
-        return _stop(_interrupted(words, end), INTERRUPTED)
+        status = TERMINATED if isinstance(end, Terminated) else INTERRUPTED
+        return _stop(_interrupted(words, end), status)
     except BrokenPipeError:
         # As in `coterie list | head`: keep the interpreter from flushing into the closed pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ It reads from standard input the name of a folder and a parcel, and writes the r
 output, each as eight bytes of length (little endian) and the bytes; an empty frame says that it is
 ready. It imports neither lightning nor a paper's server half. What goes wrong is told on standard
 error, which may name paths and stays on the clients' machine; the reply then only says that there
-is none.
+is none. It ends with the process that has started it, whatever it is at.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from coterie.core.engines.envelope import Parcel, read_frame, refusal, write_frame
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
+from coterie.core.engines.parent import end_with_parent
 from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
 from coterie.core.kernels import switch
@@ -132,4 +133,5 @@ def _read(request: bytes) -> Parcel | None:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     sys.exit(main())

@@ -1,7 +1,8 @@
 """Processes that are started again when they die, and all end together. Torch-free.
 
 Flower's processes start others, some in sessions of their own, which outlive them. So each is
-marked in its environment, which those inherit, and what bears the mark ends with it.
+marked in its environment, which those inherit, and what bears the mark ends with it. Where this
+process itself is killed, its guard sees to that.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from coterie.core.files import writing
+from coterie.core.flower.guard import guarded
+from coterie.core.flower.marks import is_zombie, marked, with_marks
 
 _BOUND = (sys.executable, "-m", "coterie.core.flower.bound")
-_MARK = "COTERIE_KEPT"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAIL = 10_000  # bytes of a log that are looked at
 _FIRST, _LONGEST = 1.0, 10.0  # seconds before a process is started again, doubling
@@ -50,8 +52,8 @@ class Kept:
     ) -> None:
         self._command, self.log, self._once = command, log, once
         self._mark = os.urandom(8).hex()
-        marks = " ".join([*os.environ.get(_MARK, "").split(), self._mark])  # of supervisors above
-        self._environment = {**os.environ, **(environment or {}), _MARK: marks}
+        marks = with_marks(guarded(), self._mark)  # and those of supervisors above
+        self._environment = {**os.environ, **(environment or {}), **marks}
         self._stop = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self.starts = 0
@@ -139,27 +141,11 @@ def alive(pid: int) -> bool:
     """Whether a process of this machine goes on; one that nobody has waited for does not."""
     try:
         os.kill(pid, 0)
-        return _state(Path(f"/proc/{pid}")) != "Z"
+        return not is_zombie(pid)
     except ProcessLookupError:
         return False
     except OSError:  # somebody else's, or no /proc here
         return True
-
-
-def _state(process: Path) -> str:
-    return (process / "stat").read_text().rpartition(")")[2].split()[0]
-
-
-def marked(mark: str) -> list[int]:
-    """Numbers of the processes that bear a mark, by what Linux tells of their environment."""
-    found, name = [], f"{_MARK}=".encode()
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # gone, or somebody else's
-            said = (path / "environ").read_bytes().split(b"\0")
-            marks = next((one for one in said if one.startswith(name)), name)[len(name) :]
-            if _state(path) != "Z" and mark.encode() in marks.split():
-                found.append(int(path.name))
-    return found
 
 
 def last_line(log: Path) -> str:
