@@ -21,7 +21,7 @@ def page(tmp_path, monkeypatch):
 
 def test_the_commands_run_and_answer_as_the_page_has_it(page, drawn_anew, capsys):
     [commands] = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.S | re.M)
-    train, show, save = (shlex.split(line)[1:] for line in commands.splitlines())
+    train, show, save = (shlex.split(line, comments=True)[1:] for line in commands.splitlines())
     assert main(train) == 0
     capsys.readouterr()
     assert main(show) == 0
