@@ -192,7 +192,7 @@ def test_a_mistake_of_the_server_is_one_line_without_data(opened, caplog, monkey
     def broken(*_):
         raise ValueError("somebody's history")
 
-    monkeypatch.setattr("coterie.core.serve.app._listed", broken)
+    monkeypatch.setattr("coterie.core.serve.together.listed", broken)
     found = client_of(opened).get("/recommend/1")
     assert found.status_code == 500
     assert found.json() == {"error": "the server has made a mistake"}

@@ -64,6 +64,11 @@ class Recommender:
         return self.experiment.interactions
 
     @cached_property
+    def alike(self) -> bool:
+        """Whether a user's list is the same to the bit whoever else is asked for at once."""
+        return self.experiment.scores_alike(self.module)
+
+    @cached_property
     def had(self) -> Ragged:
         """Items that every user has had, also what filters left out: a row for each."""
         return Ragged.from_pairs(*self.data.had(), self.data.n_users)
