@@ -57,8 +57,8 @@ def frame_of(tables: Sequence[Recommendations], recommender: Recommender) -> pd.
             values += of_each[name]
     # A frame of ten rows costs as much as their scores: one look at what text is, and no copies.
     text = pd.api.types.pandas_dtype("str")
-    arrays = {
-        name: pd.array(columns[name], dtype=text) if kind == "str" else np.array(columns[name], kind)
-        for name, kind in _COLUMNS.items()
-    }
+    arrays: dict[str, Any] = {}
+    for name, kind in _COLUMNS.items():
+        given = columns[name]
+        arrays[name] = pd.array(given, dtype=text) if kind == "str" else np.array(given, kind)
     return pd.DataFrame(arrays, index=pd.RangeIndex(len(columns["user"])), copy=False)

@@ -14,7 +14,7 @@ from coterie.core.serve.messages import NewUser
 from coterie.core.serve.opened import State
 
 Answer: TypeAlias = dict[str, Any]
-"""Fields of a `coterie.core.serve.messages.Listed`; plain, since what is computed needs no check."""
+"""Fields of a `coterie.core.serve.messages.Listed`, plain: what is computed needs no check."""
 _UNKNOWN = "there is no such user in the run"
 _NOTHING_LEFT = "nothing is left to recommend: all items are consumed"
 

@@ -53,9 +53,10 @@ class Together:
     def _turn(self, state: State) -> None:
         """List who waits longest, and with them whoever can be; there may be nobody left."""
         waiting = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        waiting = [one for one in waiting if not one.answer.cancelled()]
-        alike = state.recommender.alike
-        now = [one for one in waiting if one is waiting[0] or (alike and one.top == waiting[0].top)]
+        if not waiting:
+            return
+        top = waiting[0].top if state.recommender.alike else None
+        now = [one for one in waiting if one is waiting[0] or one.top == top]
         self._waiting.extendleft(one for one in reversed(waiting) if one not in now)
         now = [one for one in now if one.answer.set_running_or_notify_cancel()]
         if now:
