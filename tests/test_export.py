@@ -28,6 +28,7 @@ from coterie.core.run.exported import Asked
 from coterie.core.run.products import Products
 from coterie.core.run.serving import open_run, recommend
 
+FORMATS = ("peft", "safetensors", "onnx")  # of an organisation of PPLR
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
 
@@ -218,7 +219,7 @@ def logits(model, tokens, n):
 def test_a_language_model_answers_as_in_the_run(opened, written, tmp_path, monkeypatch):
     tokens, expected = of_organisation(opened, 1)
     n, size = expected.shape[1], np.abs(expected).max()
-    there = {form: written("pplr", form, client=1) for form in ("peft", "safetensors", "onnx")}
+    there = {form: written("pplr", form, client=1) for form in FORMATS}
     moved = shutil.copytree(there["peft"], tmp_path / "moved")
     base = AutoModelForCausalLM.from_pretrained(moved / "base")
     assert np.abs(logits(base, tokens, n) - expected).max() > 1e-4 * size
@@ -234,6 +235,48 @@ def test_a_language_model_answers_as_in_the_run(opened, written, tmp_path, monke
         np.testing.assert_allclose(scores / size, expected / size, **CLOSE, err_msg=name)
 
 
+def lines_of(folder):
+    """Lines of Python that a card gives."""
+    return (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+
+
+def test_the_lines_of_a_language_models_card_score_items(written, monkeypatch):
+    found = {}
+    for form in ("peft", "safetensors"):
+        folder = written("pplr", form, client=1)
+        monkeypatch.chdir(folder)
+        place = {}
+        exec(lines_of(folder).replace("FOLDER", "."), place)
+        found[form] = place["scores"].detach().numpy()
+    n = len(found["peft"])
+    [expected] = scored(written("pplr", "onnx", client=1), tokens=np.array([[n, 0, 1, 2]]))
+    for form, scores in found.items():
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(scores / size, expected / size, **CLOSE, err_msg=form)
+
+
+def test_a_card_tells_of_its_own_format_and_of_its_own_model(runs, written):
+    texts = {f: (written("pplr", f, client=1) / "README.md").read_text() for f in FORMATS}
+    assert ["AutoPeftModel" in texts[form] for form in FORMATS] == [True, False, False]
+    assert "| `test/popularity/recall@10` | " in texts["peft"]
+    assert "to compare with: of popularity alone, not of this model" in texts["peft"]
+    results = ModelCard(texts["peft"]).data.eval_results
+    assert {one.metric_name for one in results} == {
+        name
+        for name, value in metrics(runs["pplr"]).items()
+        if value is not None
+        and name.startswith("test/")
+        and "popularity" not in name
+        and "round" not in name
+    }
+    assert "`tokens` | int64 (B, length);" in texts["onnx"]
+    for text in texts.values():
+        assert "They are of the whole run, not of client 1 alone." in text
+        said = text.split("## Measured on test data")[1].split("##")[0]
+        assert "|  |" not in said  # every number has its meaning
+        assert "tensors are below" not in text
+
+
 def test_an_organisation_adds_up_what_its_peers_answer(opened, written):
     experiment, module = opened["mtal"]
     who = Asked(client=2)
@@ -243,7 +286,7 @@ def test_an_organisation_adds_up_what_its_peers_answer(opened, written):
     users = one.domain.rows[: len(found)].tolist()
     expected = scores_of(experiment, module, users)[:, one.domain.columns]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-6)
-    columns = load_file(written("mtal", "safetensors", client=2) / "model.safetensors")["columns"]
+    columns = load_file(written("mtal", "onnx", client=2) / "own.safetensors")["columns"]
     assert np.array_equal(columns, one.domain.columns)
 
 
@@ -293,7 +336,7 @@ def test_folders_are_open_to_others_and_name_no_place(runs, written):
     os.umask(umask)
     folders = [written(paper, "onnx") for paper in ("f3crec", "page")]
     folders += [written("pf-msmtrec", "onnx", client=1), written("mtal", "onnx", client=2)]
-    folders += [written("pplr", form, client=1) for form in ("peft", "safetensors", "onnx")]
+    folders += [written("pplr", form, client=1) for form in FORMATS]
     places = runs.out, folders[0].parent, os.path.dirname(torch.__file__), os.getcwd()
     for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
@@ -311,12 +354,12 @@ def test_the_card_is_one_of_hugging_face(runs, written, monkeypatch):
     assert card.data.library_name == "coterie"
     head = yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
     assert {"license", "tags", "metrics", "model-index"} <= head.keys()
+    assert "|  |" not in card.text.split("## Measured on test data")[1].split("##")[0]
     for words in ("## What is not in them", "stay with their devices", "| `items` | float32 ("):
         assert words in card.text
-    code = card.text.split("```python\n")[1].split("```")[0]
     place = {"vector": np.zeros(8, np.float32), "offset": 0.0}
     monkeypatch.chdir(folder)
-    exec(code, place)
+    exec(lines_of(folder), place)
     assert not place["scores"].any()
 
 
