@@ -363,6 +363,10 @@ class Experiment(RecommendsToUsers[Settings]):
                 history = newest(self._before_test.take(users[places]), self._longest)
                 yield places, self._score(module, client, history)
 
+    def scores_alike(self, module: FederatedRun) -> bool:
+        """No language model's are: more rows at once round differently."""
+        return self.of_users and super().scores_alike(module)
+
     @cached_property
     def _before_test(self) -> Ragged:
         return self.data.split.before_test()
