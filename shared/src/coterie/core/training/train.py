@@ -22,7 +22,7 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, heavy, load
-from coterie.core.run.about import write_about, write_measured
+from coterie.core.run.about import write_about, write_measured, write_parties
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.dashboard import titled
 from coterie.core.run.driver import FederatedRun
@@ -208,6 +208,7 @@ def _summarise(
     """Write the numbers of a finished run, and print them."""
     federation = run.federation
     write_json(folder.path / "ledger.json", run.ledger.rows())
+    write_parties(folder.path, run.ledger.by_party)
     write_measured(folder.path, run.client_results)
     summary = Summary(
         rounds=run.round,
