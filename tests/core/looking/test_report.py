@@ -173,7 +173,7 @@ def test_a_paper_adds_its_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, "r", metrics=scores(0.7))
     content = {
         "holds": False,
-        "reasons": ["ε is above the tolerance"],
+        "reasons": ["ε is above the tolerance", "leader 2 gains 3%"],
         "leaders": [1, 2],
         "n_leaders": 9,
         "rounds": 3,
@@ -187,6 +187,10 @@ def test_a_paper_adds_its_own(tmp_path: Path) -> None:
     assert "as the run stands: refused" in said
     assert "'leaders tested': '2 of 9'" in said
     assert "ε is above the tolerance" in said
+    assert "leader 2 gains" in said
+    (run / "certificate.json").write_text(json.dumps(content | {"n_leaders": 21}))
+    assert "leader 2 gains" not in part(run, "own")  # clients are many, and not named
+    assert "one leader gains" in part(run, "own")
     (run / "certificate.json").write_text("{}")
     assert main(["report", str(run)]) == 2
 

@@ -334,7 +334,9 @@ class Ledger:
             for (step, way, name), (count, size) in sorted(self.totals.items())
         ]
 
-    def load(self, rows: list[dict[str, Any]], by_party: list[dict[str, Any]] | None) -> None:
+    def load(
+        self, rows: list[dict[str, Any]], by_party: list[dict[str, Any]] | None = None
+    ) -> None:
         """Restore what `rows` gave, and those of the parties; None where they are not known."""
         self.by_party.load(by_party)
         self.totals.clear()

@@ -316,7 +316,7 @@ def own(run: RunFacts) -> list[Section]:
     if not reports:
         return []
     sheets = [sheet_of(report) for report in reports]
-    return [Section("own", f"What {run.paper.name} measures", sheets=sheets)]
+    return [Section("own", f"What {run.paper.written} measures", sheets=sheets)]
 
 
 def notes(run: RunFacts) -> Section:
