@@ -241,7 +241,7 @@ class Experiment(RecommendsToUsers[Settings]):
             channel, secret = halves.channel if halves else None, common_secret(settings)
             client = Organisation(settings, backbone, channel, secret)
             start = client.head.shared(client.start)
-            bias = counted_bias(settings, client.adapter, self.data.catalogue)
+            bias = counted_bias(settings, client.adapter, self.data.catalogue, client.head)
             alike = backbone.constants()
             server = PPLR(settings, settings.data.clients, start, halves, bias, alike)
         rounds = settings.rounds * (settings.train.stages or 1)

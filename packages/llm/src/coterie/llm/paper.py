@@ -53,6 +53,7 @@ USER_COLUMNS = ("eval/recall@10", "test/recall@10")  # where every user is a cli
 
 PAPER = Paper(
     name="pplr",
+    label="PPLR",
     package="llm",
     title="LLM-based Federated Recommendation",
     reference="Zhao, Wang, Xu, See-Kiong, Chua and Feng, arXiv 2402.09959",
