@@ -7,6 +7,7 @@ files; here they are turned into links between pages of the site.
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -48,6 +49,8 @@ def on_config(config: Any) -> Any:
 
     It reads sources without importing them, so it cannot see what ``coterie.__path__`` does.
     """
+    # Of the notebooks' progress bars, which need no widgets here; it would stand in the pages.
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
     whole = Path(_WHOLE.name) / "coterie"
     if not whole.exists():
         whole.mkdir()

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 import torch
 from matplotlib.figure import Figure
+from tests.short_runs import ShortRuns
 
 from coterie.core import figures
 from coterie.core.federation.selection import Selecting
@@ -45,6 +46,12 @@ def data_root() -> Path:
     if not (root / "ml-100k" / "u.data").is_file():
         pytest.skip(f"needs the public data sets: set COTERIE_DATA (looked in {root})")
     return root
+
+
+@pytest.fixture(scope="session")
+def short_runs(tmp_path_factory: pytest.TempPathFactory) -> ShortRuns:
+    """A short run of each paper, by its name."""
+    return ShortRuns(tmp_path_factory.mktemp("machine"))
 
 
 @pytest.fixture(scope="module")

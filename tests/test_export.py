@@ -4,6 +4,9 @@ import json
 import os
 import shutil
 import stat
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -21,43 +24,17 @@ from coterie.core.cli.main import main
 from coterie.core.errors import UserError
 from coterie.core.export import onnx_file
 from coterie.core.export.write import export
-from coterie.core.federation.selection import Selecting
 from coterie.core.run.exported import Asked
+from coterie.core.run.products import Products
 from coterie.core.run.serving import open_run, recommend
 
+FORMATS = ("peft", "safetensors", "onnx")  # of an organisation of PPLR
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
-SETTINGS = {
-    "f3crec": "--model.dim 8 --replay.top_n 10",
-    "page": "--data.clients 10 --certify false",
-    "pf-msmtrec": "--compare false --model.experts 2 --model.expert_layers [16] "
-    "--model.tower_layers [8]",
-    "mtal": "--compare false",
-    "pplr": "--data.shots 120 --model.layers 1 --model.width 16 --model.trained lora "
-    "--pretrain.steps 5",
-}
-
-
-class Runs(dict):
-    """Short runs of the papers on their samples, each trained when it is asked for."""
-
-    def __init__(self, out):
-        super().__init__()
-        self.out = out
-
-    def __missing__(self, paper):
-        common = ["--out", str(self.out), "--run.name", "a", "--logger.wandb", "off"]
-        common += ["--run.progress", "false", "--rounds", "1" if paper == "mtal" else "2"]
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Selecting, "opened", lambda self, state, cohort: state)
-            patch.setenv("XDG_CACHE_HOME", str(self.out / "cache"))
-            assert main(["train", paper, *common, *SETTINGS[paper].split()]) == 0
-        self[paper] = self.out / paper / "a"
-        return self[paper]
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    return Runs(tmp_path_factory.mktemp("machine"))
+def runs(short_runs):
+    return short_runs
 
 
 class Opened(dict):
@@ -138,21 +115,35 @@ def test_the_rows_of_items_give_the_scores_of_a_user(runs, opened, written):
 
 
 def test_a_graph_of_products_takes_vectors_of_any_number_of_users(opened, written):
+    """Whose offsets, <w_p, p_u> + b, are no zeros: they are added."""
     experiment, module = opened["f3crec"]
-    vectors = module.store.take(torch.arange(70)).best["user"]
-    found = scored(written("f3crec", "onnx"), vector=vectors, offset=np.zeros(70, np.float32))
+    best = module.store.take(torch.arange(70)).best
+    offset = (
+        np.einsum("ud,ud->u", best["w_user"].numpy(), best["user"].numpy()) + best["bias"].numpy()
+    )
+    found = scored(written("f3crec", "onnx"), vector=best["w_item"], offset=offset)
     expected = scores_of(experiment, module, range(70))
     size = float(expected.abs().max())
+    assert np.abs(offset).min() > 1e-3 * size
     np.testing.assert_allclose(found / size, expected / size, **CLOSE)
+
+
+def test_products_add_their_offset():
+    found = Products(torch.tensor([[1.0, 2.0], [0.0, -1.0]]))(
+        torch.tensor([[3.0, 1.0], [0.0, 2.0]]), torch.tensor([10.0, -20.0])
+    )
+    assert found.tolist() == [[15.0, 9.0], [-16.0, -22.0]]
 
 
 def test_nothing_private_leaves_that_was_not_asked_for(opened, written):
     _, module = opened["f3crec"]
-    vectors = module.store.take(torch.arange(200)).best["user"].numpy()
+    best = module.store.take(torch.arange(200)).best
+    private = [row for name in ("user", "w_user", "w_item") for row in best[name].numpy()]
+    vectors = best["w_item"].numpy()
     for form in ("safetensors", "onnx"):
         folder = written("f3crec", form)
         held = b"".join(path.read_bytes() for path in folder.iterdir())
-        assert not any(vector.tobytes() in held for vector in vectors)
+        assert not any(row.tobytes() in held for row in private)
         assert not (folder / "own.safetensors").exists()
     own = written("f3crec", "safetensors", client=3)
     assert vectors[3].tobytes() in (own / "own.safetensors").read_bytes()
@@ -170,6 +161,20 @@ def test_a_classifier_is_as_right_as_the_run_was(runs, written):
     )
     by_hand = (task["x"].numpy() @ weight.T + bias).argmax(1) == task["y"].numpy()
     assert by_hand.mean() == pytest.approx(right.mean(), abs=1e-9)
+
+
+def test_what_was_tested_is_the_best_round_where_a_paper_says_so(runs, written, tmp_path):
+    """Whatever the last checkpoint is: of another round, as here, or damaged."""
+    copy = shutil.copytree(runs["page"], tmp_path / "page" / "a")
+    (copy / "checkpoints" / "last.ckpt").write_bytes(b"of no round")
+    export(copy, tmp_path / "x", "safetensors", Asked())
+    expected = load_file(written("page", "safetensors") / "model.safetensors")
+    found = load_file(tmp_path / "x" / "model.safetensors")
+    assert found.keys() == expected.keys()
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    (copy / "checkpoints" / "best.ckpt").write_bytes(b"of no round")
+    with pytest.raises(UserError, match=r"best\.ckpt"):
+        export(copy, tmp_path / "y", "safetensors", Asked())
 
 
 def test_a_device_has_another_model_than_the_server(written):
@@ -214,7 +219,7 @@ def logits(model, tokens, n):
 def test_a_language_model_answers_as_in_the_run(opened, written, tmp_path, monkeypatch):
     tokens, expected = of_organisation(opened, 1)
     n, size = expected.shape[1], np.abs(expected).max()
-    there = {form: written("pplr", form, client=1) for form in ("peft", "safetensors", "onnx")}
+    there = {form: written("pplr", form, client=1) for form in FORMATS}
     moved = shutil.copytree(there["peft"], tmp_path / "moved")
     base = AutoModelForCausalLM.from_pretrained(moved / "base")
     assert np.abs(logits(base, tokens, n) - expected).max() > 1e-4 * size
@@ -230,6 +235,48 @@ def test_a_language_model_answers_as_in_the_run(opened, written, tmp_path, monke
         np.testing.assert_allclose(scores / size, expected / size, **CLOSE, err_msg=name)
 
 
+def lines_of(folder):
+    """Lines of Python that a card gives."""
+    return (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+
+
+def test_the_lines_of_a_language_models_card_score_items(written, monkeypatch):
+    found = {}
+    for form in ("peft", "safetensors"):
+        folder = written("pplr", form, client=1)
+        monkeypatch.chdir(folder)
+        place = {}
+        exec(lines_of(folder).replace("FOLDER", "."), place)
+        found[form] = place["scores"].detach().numpy()
+    n = len(found["peft"])
+    [expected] = scored(written("pplr", "onnx", client=1), tokens=np.array([[n, 0, 1, 2]]))
+    for form, scores in found.items():
+        size = np.abs(expected).max()
+        np.testing.assert_allclose(scores / size, expected / size, **CLOSE, err_msg=form)
+
+
+def test_a_card_tells_of_its_own_format_and_of_its_own_model(runs, written):
+    texts = {f: (written("pplr", f, client=1) / "README.md").read_text() for f in FORMATS}
+    assert ["AutoPeftModel" in texts[form] for form in FORMATS] == [True, False, False]
+    assert "| `test/popularity/recall@10` | " in texts["peft"]
+    assert "to compare with: of popularity alone, not of this model" in texts["peft"]
+    results = ModelCard(texts["peft"]).data.eval_results
+    assert {one.metric_name for one in results} == {
+        name
+        for name, value in metrics(runs["pplr"]).items()
+        if value is not None
+        and name.startswith("test/")
+        and "popularity" not in name
+        and "round" not in name
+    }
+    assert "`tokens` | int64 (B, length);" in texts["onnx"]
+    for text in texts.values():
+        assert "They are of the whole run, not of client 1 alone." in text
+        said = text.split("## Measured on test data")[1].split("##")[0]
+        assert "|  |" not in said  # every number has its meaning
+        assert "tensors are below" not in text
+
+
 def test_an_organisation_adds_up_what_its_peers_answer(opened, written):
     experiment, module = opened["mtal"]
     who = Asked(client=2)
@@ -239,8 +286,49 @@ def test_an_organisation_adds_up_what_its_peers_answer(opened, written):
     users = one.domain.rows[: len(found)].tolist()
     expected = scores_of(experiment, module, users)[:, one.domain.columns]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=5e-6)
-    columns = load_file(written("mtal", "safetensors", client=2) / "model.safetensors")["columns"]
+    columns = load_file(written("mtal", "onnx", client=2) / "own.safetensors")["columns"]
     assert np.array_equal(columns, one.domain.columns)
+
+
+ELSEWHERE = """
+import os, sys
+import numpy as np
+sys.modules["coterie"] = None  # as where it is not installed
+for number, folder in enumerate(sys.argv[1:]):
+    os.chdir(folder)
+    given = dict(np.load("given.npz"))
+    code = open("README.md").read().split("```python\\n")[1].split("```")[0]
+    exec(code, given)
+    np.save("found.npy", given["scores"] if "scores" in given else given["logits"])
+"""
+
+
+def test_the_lines_of_the_cards_work_where_coterie_is_not(runs, opened, written, tmp_path):
+    experiment, module = opened["f3crec"]
+    best = {name: value.numpy() for name, value in module.store.take(torch.arange(3)).best.items()}
+    offset = (best["w_user"] * best["user"]).sum(1) + best["bias"]
+    expected = scores_of(experiment, module, range(3)).numpy()
+    task = open_run(runs["page"])[0].task.server_test
+    given = {
+        "public": (
+            written("f3crec", "safetensors"),
+            {"vector": best["w_item"][0], "offset": offset[0]},
+        ),
+        "own": (written("f3crec", "safetensors", client=1), {}),
+        "graph": (written("f3crec", "onnx"), {"vector": best["w_item"], "offset": offset}),
+        "page": (written("page", "onnx"), {"features": task["x"][:50].numpy()}),
+    }
+    folders = []
+    for name, (folder, values) in given.items():
+        folders.append(Path(shutil.copytree(folder, tmp_path / name)))
+        np.savez(folders[-1] / "given.npz", **values)
+    subprocess.run([sys.executable, "-c", ELSEWHERE, *map(str, folders)], check=True, timeout=120)
+    public, own, graph, page = (np.load(folder / "found.npy") for folder in folders)
+    size = np.abs(expected).max()
+    np.testing.assert_allclose(np.stack([public, own]) / size, expected[:2] / size, **CLOSE)
+    np.testing.assert_allclose(graph / size, expected / size, **CLOSE)
+    again = scored(written("page", "onnx"), features=task["x"][:50])
+    np.testing.assert_allclose(page, again, **CLOSE)
 
 
 def test_folders_are_open_to_others_and_name_no_place(runs, written):
@@ -248,7 +336,7 @@ def test_folders_are_open_to_others_and_name_no_place(runs, written):
     os.umask(umask)
     folders = [written(paper, "onnx") for paper in ("f3crec", "page")]
     folders += [written("pf-msmtrec", "onnx", client=1), written("mtal", "onnx", client=2)]
-    folders += [written("pplr", form, client=1) for form in ("peft", "safetensors", "onnx")]
+    folders += [written("pplr", form, client=1) for form in FORMATS]
     places = runs.out, folders[0].parent, os.path.dirname(torch.__file__), os.getcwd()
     for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
         assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~umask
@@ -266,12 +354,12 @@ def test_the_card_is_one_of_hugging_face(runs, written, monkeypatch):
     assert card.data.library_name == "coterie"
     head = yaml.safe_load((folder / "README.md").read_text().split("---\n")[1])
     assert {"license", "tags", "metrics", "model-index"} <= head.keys()
+    assert "|  |" not in card.text.split("## Measured on test data")[1].split("##")[0]
     for words in ("## What is not in them", "stay with their devices", "| `items` | float32 ("):
         assert words in card.text
-    code = card.text.split("```python\n")[1].split("```")[0]
     place = {"vector": np.zeros(8, np.float32), "offset": 0.0}
     monkeypatch.chdir(folder)
-    exec(code, place)
+    exec(lines_of(folder), place)
     assert not place["scores"].any()
 
 

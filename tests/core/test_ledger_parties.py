@@ -90,6 +90,26 @@ def test_what_the_server_passes_on_came_from_other_clients():
     assert ledger.bytes("down") == 4 * int(IDS.sum()) + 12
 
 
+def test_totals_of_each_party_go_on_and_come_back():
+    ledger = asked(ListLiars(0, None), DOWN)
+    once = ledger.by_party.rows()
+    sent = {row["party"]: row["bytes"] for row in once if row["field"] == "change"}
+    assert sent == {str(c): MODEL for c in IDS.tolist()}
+    assert {row["field"] for row in once if row["direction"] == "down"} == {"weights"}
+    mark = ledger.mark()
+    asked(ListLiars(0, None), DOWN, ledger=ledger)
+    assert [row["bytes"] for row in ledger.by_party.rows()] == [2 * row["bytes"] for row in once]
+    for way in ("up", "down"):
+        rows = [row for row in ledger.by_party.rows() if row["direction"] == way]
+        assert sum(row["bytes"] for row in rows) == ledger.bytes(way)
+    ledger.go_back(mark)
+    assert ledger.by_party.rows() == once
+    other = Ledger()
+    other.by_party.load(None)  # of a checkpoint that does not have it
+    asked(ListLiars(0, None), DOWN, ledger=other)
+    assert other.by_party.rows() is None
+
+
 @dataclass(frozen=True)
 class Named(Down):
     """What others have sent, by their numbers."""

@@ -135,6 +135,18 @@ def test_the_test_of_a_run_of_one_block_stands_in_the_title(run_folder):
     assert next(iter(drawn)) == "NDCG@20: mean and worst tenth; best in round 20, test 0.2500"
 
 
+def test_a_rule_without_training_is_a_line_of_the_test(run_folder):
+    beside = {"test/popularity/ndcg@20": 0.07, "test/block1/ndcg@20": 0.2}
+    beside |= {"test/average/ndcg@20": 0.3, "test/popularity/recall@20": 0.4}
+    for results in (beside, {}):
+        drawn, _ = axes_of(run_folder, F3CREC, NDCG, "", results)
+        words = [text.get_text() for ax in drawn.values() for text in ax.texts]
+        assert words.count("popularity, test") == bool(results)
+        first = next(iter(drawn.values()))
+        level = [line for line in first.lines if list(line.get_ydata()) == [0.07, 0.07]]
+        assert len(level) == bool(results)
+
+
 def test_a_measure_without_a_panel_gets_one_and_lower_may_be_better(run_folder):
     loss = Monitor("eval/rmse", lower_is_better=True)
     table = pd.read_csv(run_folder / "metrics.csv")

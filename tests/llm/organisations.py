@@ -70,6 +70,18 @@ def federation(chosen, model=None, data=None):
     return server, cohort_of(client, data)
 
 
+def whole_rows(state, cohort):
+    """What all clients have, ``(K, d)``: what was sent, and what they keep."""
+    clients = range(len(state.rows))
+    return torch.stack([whole_row(state, cohort.store, cohort.client, c) for c in clients])
+
+
+def whole_row(state, store, client, number):
+    """What one client has, ``(d,)``."""
+    kept = store.take(torch.tensor([number])).head
+    return client.head.joined(state.rows[number], kept)
+
+
 def cohort_of(client, data, when=(0, 1), store=None):
     asked = cohort_in_process(
         client,

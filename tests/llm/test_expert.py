@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from tests.llm.every_backbone import KINDS, TITLES, make
 from tests.llm.exported import export_adapter
-from tests.llm.organisations import examples, federation, queries, settings
+from tests.llm.organisations import examples, federation, queries, settings, whole_rows
 from torch.nn.functional import cross_entropy
 
 from coterie.core.errors import UserError
@@ -90,7 +90,7 @@ def test_what_cannot_be_compared_is_refused():
 
 def one_round(method):
     server, cohort = federation(settings(method), with_expert().double())
-    return server.round(server.begin(KEY), cohort, KEY).rows
+    return whole_rows(server.round(server.begin(KEY), cohort, KEY), cohort)
 
 
 def test_bias_and_adapter_are_trained_by_every_client_and_averaged():

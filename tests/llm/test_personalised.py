@@ -6,13 +6,21 @@ from dataclasses import replace
 import pytest
 import torch
 from tests.llm.every_backbone import KINDS, make
-from tests.llm.organisations import backbone, cohort_of, federation, organisations, settings
+from tests.llm.organisations import (
+    backbone,
+    cohort_of,
+    federation,
+    organisations,
+    settings,
+    whole_rows,
+)
 
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.metrics.as_torchmetrics import FullRanking
 from coterie.core.privacy.check import assert_non_interference
 from coterie.core.run.driver import FederatedRun
+from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tensors.keys import Key
 from coterie.llm.adapter import Adapter, LocalHead
 from coterie.llm.algorithm import PPLR
@@ -20,6 +28,7 @@ from coterie.llm.backbone_settings import SplitSettings
 from coterie.llm.client import Organisation
 from coterie.llm.messages import Adapters, Candidate
 from coterie.llm.ranks_with import own_adapter
+from coterie.llm.readings import resolve
 from coterie.llm.settings import Settings, TuningSettings
 
 pytestmark = pytest.mark.usefixtures("rounds_alone")
@@ -164,7 +173,20 @@ def test_the_head_of_the_best_round_is_tested_and_served():
     assert {r["bytes"] / r["messages"] for r in rows} == {4 * shared}
 
 
-@pytest.mark.parametrize("method", ["fedavg-tuned", "fedavg-head"])
+def test_of_clients_that_train_alone_no_adapter_crosses():
+    one = run_of(chosen("local", rounds=2), organisations())
+    while not one.finished:
+        one.advance()
+    rows = one.ledger.rows()
+    assert [row["bytes"] for row in rows if row["field"] == "row"] == [0] * 3  # update, evaluate
+    sent = {row["field"] for row in rows if row["direction"] == "up" and row["bytes"]}
+    assert sent == {"loss", "examples", "recall", "ndcg", "users"}
+    noisy = {"privacy": PrivacySettings(noise="gaussian", clip=1.0, scale=1.0)}
+    with pytest.raises(UserError, match="in local none is sent"):
+        resolve(replace(chosen("local"), **noisy))
+
+
+@pytest.mark.parametrize("method", ["fedavg-tuned", "fedavg-head", "local"])
 def test_who_recommends_has_what_was_measured(method):
     data, how = organisations(), chosen(method, rounds=2)
     one = run_of(how, data)
@@ -238,9 +260,10 @@ def test_fedamp_equals_a_loop_over_pairs(sizes):
 def test_fedamp_without_likeness_or_pull_is_local():
     data, how = organisations(), chosen("fedamp")
     how = replace(how, fedamp=replace(how.fedamp, sigma=1e-3, lam=1e-20))
-    apart, local = rounds(how, data, 3)[1], rounds(chosen("local"), data, 3)[1]
+    apart = rounds(how, data, 3)[1]
+    _, local, cohort = rounds(chosen("local"), data, 3)
     # The first round's models are equal: whatever is mixed is the same.
-    close(apart.rows, local.rows)
+    close(apart.rows, whole_rows(local, cohort))
 
 
 # Limits

@@ -217,6 +217,13 @@ def test_a_run_shows_itself(runs, drawn_anew):
     figure = run.plot()
     assert "NDCG@20" in " ".join(ax.get_title("left") for ax in figure.axes)
     assert figure._repr_png_().startswith(b"\x89PNG")
+    # As curves.png: the best rounds are marked, though they are read from files.
+    titles = [ax.get_title("left") for ax in figure.axes]
+    assert any(title.endswith("ring: best round of a block") for title in titles)
+    assert "block 1" in " ".join(text.get_text() for text in figure.axes[0].texts)
+    (run.folder / "about.json").write_text("[")
+    with pytest.raises(coterie.UserError, match=r"about\.json is damaged"):
+        run.plot()
 
 
 def test_numbers_that_nobody_measured_are_nan(run):

@@ -170,7 +170,7 @@ def test_forms_for_programs_and_papers(
     assert found["groups"][0]["metrics"]["test/server_accuracy"] == list(OURS)
     assert found["tests"][0]["verdict"] == "better"
     assert main(["compare", "--markdown", *map(str, runs)]) == 0
-    assert "| test/server_accuracy | 0.7200 ± 0.0294 |" in capsys.readouterr().out
+    assert "| server accuracy | 0.7200 ± 0.0294 |" in capsys.readouterr().out
     assert main(["compare", "--markdown", "--json", *map(str, runs)]) == 2
 
 

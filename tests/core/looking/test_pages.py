@@ -237,7 +237,7 @@ def test_the_list_is_live_and_leads_to_reports(
     assert training.wait(timeout=60) == 0
     page.locator("#rows a").click()
     page.wait_for_selector("h2")
-    assert page.locator("h1").inner_text() == "page: page on synthetic, seed 0"
+    assert page.locator("h1").inner_text() == "PAGE on synthetic, seed 0"
     assert page.locator("h2").all_inner_texts() == SECTIONS["one"]
     assert opened.said == []
     assert {url.split("/")[2] for url in opened.asked if url.startswith("http")} == {

@@ -88,6 +88,18 @@ def test_charts_without_numbers_are_none() -> None:
     assert "3 clients" in one.about
 
 
+def test_what_never_changes_has_its_own_number_at_the_axis() -> None:
+    chart = line_chart("t", [Line("a", [1, 2], [0.3, 0.3])], "round")
+    assert chart is not None
+    assert ">0.3</text>" in chart.svg
+    for start, way in ((1, "start"), (4, "end")):  # of the word at a mark, away from the axis
+        chart = line_chart("t", [Line("a", [1, 4], [0.3, 0.4])], "round", {"tested": [start]})
+        assert chart is not None
+        said = re.search(r'text-anchor="(\w+)"[^>]*>tested', chart.svg)
+        assert said is not None
+        assert said[1] == way
+
+
 def test_bins_count_every_client_and_keep_to_their_side() -> None:
     from coterie.core.looking.charts import _binned
 
@@ -161,7 +173,7 @@ def test_a_paper_adds_its_own(tmp_path: Path) -> None:
     run = make_run(tmp_path, "r", metrics=scores(0.7))
     content = {
         "holds": False,
-        "reasons": ["ε is above the tolerance"],
+        "reasons": ["ε is above the tolerance", "leader 2 gains 3%"],
         "leaders": [1, 2],
         "n_leaders": 9,
         "rounds": 3,
@@ -175,6 +187,10 @@ def test_a_paper_adds_its_own(tmp_path: Path) -> None:
     assert "as the run stands: refused" in said
     assert "'leaders tested': '2 of 9'" in said
     assert "ε is above the tolerance" in said
+    assert "leader 2 gains" in said
+    (run / "certificate.json").write_text(json.dumps(content | {"n_leaders": 21}))
+    assert "leader 2 gains" not in part(run, "own")  # clients are many, and not named
+    assert "one leader gains" in part(run, "own")
     (run / "certificate.json").write_text("{}")
     assert main(["report", str(run)]) == 2
 
@@ -193,3 +209,45 @@ def test_a_report_is_written_whole_or_not_at_all(
     assert (run / "report.html").read_text() == old
     assert main(["report", str(run), "--out", str(tmp_path)]) == 2
     assert "is a folder" in capsys.readouterr().err
+
+
+def test_bytes_are_shown_by_field_and_by_organisation(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "r", metrics=scores(0.7))
+    assert "Clients are counted together: 500 bytes by one in a round" in part(run, "privacy")
+    few = [
+        {"direction": way, "field": field, "party": str(c), "messages": 1, "bytes": size * (c + 1)}
+        for c in range(3)
+        for way, field, size in (("up", "change", 1000), ("up", "loss", 4), ("down", "weights", 50))
+    ]
+    (run / "parties.json").write_text(json.dumps(few))
+    said = part(run, "privacy")
+    assert "{'client': '2', 'sent': '3.0 kB', 'received': '150 bytes'}" in said
+    assert "'all': '6.0 kB', 'least': '1.0 kB (client 0)', 'median': '2.0 kB'" in said
+    assert "counted together" not in said
+    many = [few[0] | {"party": str(c), "bytes": 1000 + c} for c in range(30)]
+    beside = [few[0] | {"party": "clients", "bytes": 7}]
+    (run / "parties.json").write_text(json.dumps(many + beside))
+    said = part(run, "privacy")
+    assert "over 30 clients" in said
+    assert "7 bytes more are counted for all clients together" in said
+    assert "(client 29)" not in said
+    (run / "parties.json").write_text("[{}]")
+    assert main(["report", str(run)]) == 2
+
+
+def test_what_lies_beside_runs_is_left_out_with_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [make_run(tmp_path, name, metrics=scores(0.7), seed=i) for i, name in enumerate("ab")]
+    (tmp_path / "backbones").mkdir()
+    (tmp_path / "note.txt").write_text("")
+    given = [str(path) for path in sorted(tmp_path.iterdir())]
+    for words in (["report", *given, "--out", str(tmp_path / "page.html")], ["compare", *given]):
+        assert main(words) == 0
+        said = capsys.readouterr()
+        lines = [line for line in (said.out + said.err).splitlines() if "is left out" in line]
+        assert len(lines) == 2
+    assert "2 runs" in (tmp_path / "page.html").read_text()
+    assert main(["compare", str(runs[0]), str(tmp_path / "gone")]) == 2  # a name that is wrong
+    assert main(["compare", str(tmp_path / "backbones")]) == 2
+    assert "is not the folder of a run" in capsys.readouterr().err

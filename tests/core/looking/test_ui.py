@@ -1,8 +1,12 @@
 """The server of the list: this machine alone, runs by their ids, damaged folders, many runs."""
 
 import os
+import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,6 +15,8 @@ from fastapi.testclient import TestClient
 from tests.core.looking.folders import make_run, scores
 
 from coterie.core.cli.main import main
+from coterie.core.looking.facts import RunFacts
+from coterie.core.looking.report import report
 from coterie.core.looking.server import app
 from coterie.core.looking.shelf import Shelf
 from coterie.core.run.lock import held
@@ -38,7 +44,7 @@ def test_runs_are_listed_as_they_stand(client: TestClient, root: Path) -> None:
         "page/done": "finished",
         "page/open": "unfinished",
     }
-    assert rows["page/done"]["measure"] == "test/server_accuracy"
+    assert rows["page/done"]["measure"] == "server accuracy"
     assert rows["page/open"]["value"] == 0.55
     with held(root / "page" / "open"), (root / "page" / "open" / "metrics.csv").open("a") as file:
         file.write("4,0,0.65,2,0,4000,4000,0.5,2.0\n")
@@ -157,6 +163,35 @@ def test_many_runs_are_listed_at_once(root: Path) -> None:
     assert "unread" not in {row["state"] for row in rows}
     assert time.process_time() - began < 0.2  # 0.5 s for a thousand
     assert len({row["id"] for row in rows}) == 400
+
+
+def test_ctrl_c_ends_it_without_a_word(root: Path) -> None:
+    code = "import sys; from coterie.core.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "ui", "--runs", str(root), "--port", "0"]
+    quiet = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "400"}
+    for kept in (False, True):
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
+        )
+        assert process.stdout is not None
+        address = re.search(r"127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert address is not None
+        with socket.create_connection(("127.0.0.1", int(address[1]))) as asking:
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert asking.recv(12) == b"HTTP/1.1 200"
+            if not kept:  # a browser keeps its connection while the page is open
+                asking.close()
+            process.send_signal(signal.SIGINT)
+            said = process.communicate(timeout=60)
+        assert (process.returncode, said) == (0, ("", ""))
+
+
+def test_a_report_from_the_list_leads_back_to_it(client: TestClient, root: Path) -> None:
+    ids = [row["id"] for row in client.get("/runs.json").json()]
+    back = '<a href="/">All runs</a>'
+    assert back in client.get(f"/run/{ids[0]}").text
+    assert back in client.get("/compare", params={"run": ids}).text
+    assert back not in report([RunFacts(root / "page" / "done")])  # a file opens without a server
 
 
 def test_a_port_that_is_taken_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

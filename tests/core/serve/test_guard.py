@@ -40,6 +40,24 @@ def test_without_the_token_there_is_nothing_but_health(opened, path):
     assert found.status_code == (404 if path == "/none" else 200)
 
 
+@pytest.mark.parametrize("given", [[], [(b"authorization", b"Bearer wrong")]])
+def test_a_batch_without_the_token_is_refused_unread(opened, given):
+    sent = []
+
+    async def receive():
+        raise AssertionError("somebody's history is read before it is known who sends it")
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/recommend", "client": ("127.0.0.1", 1),
+        "headers": [(b"host", b"localhost"), (b"content-type", b"application/json"), *given],
+    }  # fmt: skip
+    asyncio.run(make_app(opened, Limits(), Token(SECRET))(scope, receive, send))
+    assert sent[0]["status"] == 401
+
+
 def test_without_a_token_the_server_answers_to_names_of_this_machine_only(opened):
     client = client_of(opened)
     for host in ("127.0.0.1:8000", "localhost", "[::1]:80", "[::1]"):
@@ -62,6 +80,8 @@ def test_a_token_is_read_from_a_file_or_the_environment(tmp_path, monkeypatch):
             read_token(tmp_path / "token")
     with pytest.raises(UserError, match="cannot be read"):
         read_token(tmp_path / "none")
+    with pytest.raises(UserError, match=r"cannot be read \(is a directory\)"):
+        read_token(tmp_path)
 
 
 def test_without_a_token_only_this_machine_is_served():
@@ -192,7 +212,7 @@ def test_a_mistake_of_the_server_is_one_line_without_data(opened, caplog, monkey
     def broken(*_):
         raise ValueError("somebody's history")
 
-    monkeypatch.setattr("coterie.core.serve.app._listed", broken)
+    monkeypatch.setattr("coterie.core.serve.together.listed", broken)
     found = client_of(opened).get("/recommend/1")
     assert found.status_code == 500
     assert found.json() == {"error": "the server has made a mistake"}

@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 import coterie
 from coterie.core.serve.app import make_app
 from coterie.core.serve.limits import Limits
+from coterie.core.serve.messages import Listed, ListedUser, Lists
 
 LIMITS = Limits(rate=1e9, burst=10**9, users=5, history=6, top=50, body=2000)
 
@@ -39,6 +40,18 @@ def test_a_user_is_answered_what_the_library_recommends(client, run):
 
 def opened_round(client):
     return client.get("/healthz").json()["round"]
+
+
+def test_answers_have_the_fields_that_the_docs_say(client):
+    """They are not checked on the way: they are made as they are described."""
+    batch = client.post("/recommend", json={"users": ["3", "nobody"], "top": 4}).json()
+    given = {
+        Lists: batch,
+        ListedUser: client.get("/recommend/1").json(),
+        Listed: client.post("/new-user", json={"items": ["4", "9"]}).json(),
+    }
+    for model, answer in given.items():
+        assert model.model_validate(answer, strict=True).model_dump() == answer
 
 
 def test_many_users_are_answered_as_each_alone(client):

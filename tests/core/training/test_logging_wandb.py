@@ -1,6 +1,8 @@
 """An offline W&B run, read back with what is behind W&B's own `wandb leet inspect`."""
 
+import base64
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -12,6 +14,7 @@ import threading
 import time
 import types
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,12 +25,14 @@ from coterie.continual.paper import CLIENT_COLUMNS
 from coterie.continual.paper import KEYS as F3CREC_KEYS
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.registry.keys import KEYS
+from coterie.core.registry.papers import find_paper
 from coterie.core.settings.sections import LoggerSettings
 from coterie.core.training.callbacks.notes import Costs, Refusals, StreamScore
 from coterie.core.training.loggers import wandb as wandb_module
 from coterie.core.training.loggers.client_rows import ClientRows, histogram
 from coterie.core.training.loggers.rounds import MetricsLogger
-from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard
+from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard, concluded
+from coterie.core.training.train import _kind
 
 ROOT = Path(__file__).parents[3]
 NDCG = Monitor("eval/ndcg@20")
@@ -162,6 +167,38 @@ def test_the_results_are_an_artifact_and_no_checkpoint_is(written):
     [results] = [one for one in found if one["type"] == "results"]
     names = {content["path"] for content in results["manifest"]["contents"]}
     assert names == {"metrics.csv"}  # of what a command writes: settings and curves, too
+
+
+def test_a_run_that_is_trained_waits_for_its_last_files(PretendedRounds, fit, tmp_path):
+    log = logger_of(tmp_path)
+    with concluded([MetricsLogger(tmp_path), log]):
+        fit(PretendedRounds(), [Costs(), MetricsLogger(tmp_path), log], tmp_path)
+        log._aside.wait(60.0)  # for W&B to begin, on a machine that is busy
+        assert log._begun_run is not None
+        (tmp_path / "ledger.json").write_text("[]")
+        summary = {"metrics": {"test/ndcg@20": 0.5}, "reference": {}, "notes": ["client 7"]}
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+    [file] = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    lines = records(file)
+    assert [line["exit"].get("exit_code", 0) for line in lines if line["type"] == "exit"] == [0]
+    [results] = [
+        line["artifact"]
+        for line in lines
+        if line["type"] == "artifact" and line["artifact"]["type"] == "results"
+    ]
+    names = {content["path"] for content in results["manifest"]["contents"]}
+    assert names == {"metrics.csv", "ledger.json", "numbers.json"}
+    kept = json.dumps({"metrics": summary["metrics"], "reference": {}}, indent=2).encode()
+    digests = {content["path"]: content["digest"] for content in results["manifest"]["contents"]}
+    assert digests["numbers.json"] == base64.b64encode(hashlib.md5(kept).digest()).decode()
+
+
+@pytest.mark.parametrize(
+    ("method", "kind"), [("page", "federated"), ("local", "local"), ("central", "central")]
+)
+def test_the_job_type_tells_bounds_from_federations(method, kind):
+    assert _kind(find_paper("page"), SimpleNamespace(method=method)) == kind
+    assert _kind(find_paper("f3crec"), SimpleNamespace(method="ft")) == "federated"
 
 
 def test_nothing_is_left_outside_the_run_folder(written, home):

@@ -289,6 +289,10 @@ class Experiment(RecommendsToUsers[Settings]):
         """
         return score_users(module, self.organisations, self.settings.data.align, users)
 
+    def scores_alike(self, module: FederatedRun) -> bool:
+        """They are not: sums of more cells at once round differently."""
+        return False
+
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Refuse: nobody new can be scored without the peers' own ratings of them.
 

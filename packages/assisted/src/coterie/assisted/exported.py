@@ -26,7 +26,8 @@ _CHECKED = 16  # rows on which a graph is checked
 _LOADING = """\
 from safetensors.numpy import load_file
 
-tensors = load_file("model.safetensors")  # columns: their numbers in items.csv
+tensors = load_file("model.safetensors")  # how they make scores: export it as ONNX, too
+columns = load_file("own.safetensors")["columns"]  # which column is which number
 """
 _ABOUT = {
     "columns": "numbers of the columns: items as in items.csv, or users where these are shared out",
@@ -73,10 +74,12 @@ def exported_organisation(
     number = chosen.round if chosen is not None and chosen.measured else module.round
     return Exported(
         tested=f"round {number}",
-        tensors={"columns": one.domain.columns, **tensors},
+        tensors=tensors,
         about=_ABOUT,
         absent=("Models of the other organisations.", "Ratings, and what rows deviate from F0."),
         loading=_LOADING,
+        own={"columns": one.domain.columns},
+        files={"own.safetensors": "numbers of the columns"},
         items=data,
         graph=graph,
         no_graph=why,
@@ -151,7 +154,9 @@ def _inputs_in_words(inputs: Mapping[str, Tensor]) -> dict[str, str]:
         "deviation": "what the row deviates from F0",
         "others": "outputs of the peers by round and peer; of one that does not know the row, the "
         "mean of those who do",
+        "scores": "of every column; which number it has, is in `columns` of own.safetensors",
     }
+    inputs = {**inputs, "scores": inputs["ratings"]}
     return {name: words.get(name, f"side information, {name}") for name in inputs}
 
 

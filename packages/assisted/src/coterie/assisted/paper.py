@@ -32,6 +32,7 @@ CLIENT_COLUMNS = ("eval/rmse", "eval/map@10", "test/rmse", "test/map@10", "mtal/
 
 PAPER = Paper(
     name="mtal",
+    label="MTAL",
     package="assisted",
     title="Privacy-Preserving Multi-Target Multi-Domain Recommender Systems with Assisted "
     "AutoEncoders",

@@ -39,6 +39,7 @@ CLIENT_COLUMNS = ("eval/ndcg@20", "test/ndcg@20", "test/recall@20")
 
 PAPER = Paper(
     name="f3crec",
+    label="F³CRec",
     package="continual",
     title="Federated Continual Recommendation",
     reference="Lim, Kweon, Kim, Kim, Choi, Kim and Yu, CIKM 2025",

@@ -123,17 +123,41 @@ class LocalHead:
         self.own = own
 
     @staticmethod
-    def of(backbone: Backbone, adapter: Adapter, method: str) -> LocalHead:
-        """The head that a method leaves to clients: what `Backbone.head_names` says, or none."""
-        if method != "fedavg-head":
+    def of(
+        backbone: Backbone, adapter: Adapter, method: str, counted: str | None = None
+    ) -> LocalHead:
+        """What a method leaves to clients: `Backbone.head_names` of fedavg-head, all of local.
+
+        Args:
+            backbone: whose adapter it is.
+            adapter: a client's.
+            method: of the run.
+            counted: parameter that the server makes from everybody's counts, which is sent.
+        """
+        if method == "local":
+            parts = [name != counted for name in adapter.names]
+        elif method == "fedavg-head":
+            parts = [name.startswith(backbone.head_names) for name in adapter.names]
+        else:
             return LocalHead()
-        parts = [name.startswith(backbone.head_names) for name in adapter.names]
         counts = torch.tensor([parameter.numel() for parameter in adapter.parameters])
         return LocalHead(torch.tensor(parts).repeat_interleave(counts))
 
     def shared(self, row: Tensor) -> Tensor:
         """What is sent of a row ``(d,)``."""
         return row if self.own is None else row[~self.own]
+
+    def place(self, place: slice) -> slice:
+        """Where in what is sent a part of a row is, all of which is sent.
+
+        Example:
+            >>> LocalHead(torch.tensor([True, False, True, False])).place(slice(3, 4))
+            slice(1, 2, None)
+        """
+        if self.own is None:
+            return place
+        before = int((~self.own[: place.start]).sum())
+        return slice(before, before + place.stop - place.start)
 
     def part(self, row: Tensor) -> Tensor | None:
         """The head in a row ``(d,)``; None where there is none."""

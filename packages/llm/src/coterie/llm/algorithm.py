@@ -22,11 +22,11 @@ from coterie.core.protocol.messages import PerClient
 from coterie.core.protocol.replies import ListReplies
 from coterie.core.protocol.server import Decision, Server
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter, LocalHead
+from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import halves_of, read_backbone
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import Period
-from coterie.llm.item_counts import CountedBias, ask_counts, counted_bias
+from coterie.llm.item_counts import CountedBias, ask_counts, counted_bias, kept_head
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -274,7 +274,7 @@ class PPLR(Selecting[ServerState]):
 
     def keep(self, state: ServerState, cohort: Cohort) -> ServerState:
         """Keep the round's adapters, and let clients keep what they do not send of them."""
-        if self.settings.method == "fedavg-head":
+        if self.settings.keeps:
             cohort.ask(KEEP, None)
         return replace(state, best=state.rows, best_middle=state.middle, best_stage=state.stage)
 
@@ -382,6 +382,7 @@ def make_server(card: Card, ids: Tensor, folder: Path) -> Server[Any]:
     backbone = read_backbone(settings, card.public, folder)
     halves = halves_of(backbone, settings)
     adapter = Adapter(backbone.named_parameters())
-    start = LocalHead.of(backbone, adapter, settings.method).shared(adapter.row())
-    bias = counted_bias(settings, adapter, Catalogue(**card.public["items"]))
+    head = kept_head(settings, backbone, adapter)
+    start = head.shared(adapter.row())
+    bias = counted_bias(settings, adapter, Catalogue(**card.public["items"]), head)
     return PPLR(settings, ids.numel(), start, halves, bias, backbone.constants())

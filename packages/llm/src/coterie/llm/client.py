@@ -20,11 +20,11 @@ from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-from coterie.llm.adapter import Adapter, LocalHead
+from coterie.llm.adapter import Adapter
 from coterie.llm.backbone import read_backbone
 from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.examples import Examples, OwnData, thinned
-from coterie.llm.item_counts import CountsItems, counts_together
+from coterie.llm.item_counts import CountsItems, counts_together, kept_head
 from coterie.llm.messages import (
     EVALUATE,
     FREEZE,
@@ -76,7 +76,7 @@ class Organisation(CountsItems):
         self.adapter = Adapter(backbone.named_parameters())
         self.optimizer = RowAdam()
         self.start = self.adapter.row()
-        self.head = LocalHead.of(backbone, self.adapter, settings.method)
+        self.head = kept_head(settings, backbone, self.adapter)
         self.fresh = tree.as_one(self.optimizer.begin({"row": self.start[None]}))
 
     def constants(self) -> Mapping[str, str]:

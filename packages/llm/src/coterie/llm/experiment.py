@@ -241,7 +241,7 @@ class Experiment(RecommendsToUsers[Settings]):
             channel, secret = halves.channel if halves else None, common_secret(settings)
             client = Organisation(settings, backbone, channel, secret)
             start = client.head.shared(client.start)
-            bias = counted_bias(settings, client.adapter, self.data.catalogue)
+            bias = counted_bias(settings, client.adapter, self.data.catalogue, client.head)
             alike = backbone.constants()
             server = PPLR(settings, settings.data.clients, start, halves, bias, alike)
         rounds = settings.rounds * (settings.train.stages or 1)
@@ -362,6 +362,10 @@ class Experiment(RecommendsToUsers[Settings]):
             for places in (clients == client).nonzero().flatten().split(AT_ONCE):
                 history = newest(self._before_test.take(users[places]), self._longest)
                 yield places, self._score(module, client, history)
+
+    def scores_alike(self, module: FederatedRun) -> bool:
+        """No language model's are: more rows at once round differently."""
+        return self.of_users and super().scores_alike(module)
 
     @cached_property
     def _before_test(self) -> Ragged:

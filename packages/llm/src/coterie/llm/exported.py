@@ -75,7 +75,6 @@ def exported(run: Path, asked: Asked, kept: Path | None = None) -> Exported:
         absent=(
             "Adapters of the other organisations.",
             "Histories of users: give your own, as numbers of items.csv.",
-            *_base_line(backbone),
         ),
         loading="",
         items=items,
@@ -86,6 +85,7 @@ def exported(run: Path, asked: Asked, kept: Path | None = None) -> Exported:
             "safetensors": lambda folder: write_merged(backbone, examples, items, folder),
         },
         loadings={"peft": _peft_loading(backbone), "safetensors": _loading(backbone)},
+        lacking={"peft": _base_line(backbone)},
         libraries={"peft": "peft", "safetensors": "transformers"},
         files=_FILES,
     )
@@ -99,14 +99,30 @@ def _kind(backbone: Backbone) -> str:
     return "AutoModel" if isinstance(backbone, Encoder) else name
 
 
+def _imports(backbone: Backbone) -> str:
+    return "import torch\n" if _scoring(backbone) else ""
+
+
+def _scoring(backbone: Backbone) -> str:
+    """How the network is asked where an item is a token; prompts of texts take more than a line."""
+    if not isinstance(backbone, TinyItem) or backbone.expert is not None:
+        return ""
+    n, most = backbone.n_items, backbone.context
+    return f"""
+history = [0, 1, 2]  # numbers of items.csv, oldest first, {most} at most
+tokens = torch.tensor([[{n}, *history]])  # behind a start token
+scores = model.eval()(input_ids=tokens).logits[0, -1, :{n}]  # of all items
+"""
+
+
 def _loading(backbone: Backbone) -> str:
     kind = _kind(backbone)
     where = "transformers" if kind.startswith("Auto") else "coterie.llm.backbones.recformer"
     return f"""\
-from {where} import {kind}
+{_imports(backbone)}from {where} import {kind}
 
 model = {kind}.from_pretrained("FOLDER")  # this folder
-"""
+{_scoring(backbone)}"""
 
 
 def _peft_loading(backbone: Backbone) -> str:
@@ -114,23 +130,23 @@ def _peft_loading(backbone: Backbone) -> str:
     where = "transformers" if kind.startswith("Auto") else "coterie.llm.backbones.recformer"
     base = repr(name) if name else '"FOLDER/base"'
     return f"""\
-from peft import PeftModel
+{_imports(backbone)}from peft import PeftModel
 from {where} import {kind}
 
 base = {kind}.from_pretrained({base})
 model = PeftModel.from_pretrained(base, "FOLDER")  # this folder, wherever it is
-"""
+{_scoring(backbone)}"""
 
 
 def _base_line(backbone: Backbone) -> tuple[str, ...]:
     name = str(backbone.model.config.name_or_path)
     if not name:
         return (
-            "With --format peft: a base that AutoPeftModel finds from elsewhere. peft looks for "
-            "base in the working directory: cd into this folder, or load as below.",
+            "A name by which AutoPeftModel finds the base from elsewhere: it looks for `base` in "
+            "the working directory. So cd into this folder, or load as below.",
         )
     if Path(name).expanduser().exists():
-        return (f"With --format peft: the base, which was the folder {Path(name).name}.",)
+        return (f"The base, which was the folder {Path(name).name}.",)
     return ()
 
 

@@ -26,7 +26,8 @@ from coterie.core.protocol.common_secret import CommonSecret, from_fixed, pairwi
 from coterie.core.protocol.messages import Down, Form, ListStep, Reveals, Up, carries, leaves
 from coterie.core.protocol.uploads import Like
 from coterie.core.tensors.keys import Key
-from coterie.llm.adapter import Adapter
+from coterie.llm.adapter import Adapter, LocalHead
+from coterie.llm.backbones.base import Backbone
 from coterie.llm.data.catalogue import Catalogue
 from coterie.llm.data.examples import OwnData, Period
 from coterie.llm.messages import ClientState
@@ -127,12 +128,32 @@ class CountedBias:
         return moved
 
 
-def counted_bias(settings: Settings, adapter: Adapter, items: Catalogue) -> CountedBias | None:
-    """Find the bias in an adapter, if it is to count everybody's interactions; else None."""
+def counted_bias(
+    settings: Settings, adapter: Adapter, items: Catalogue, head: LocalHead | None = None
+) -> CountedBias | None:
+    """Find the bias in an adapter, if it is to count everybody's interactions; else None.
+
+    Args:
+        settings: with the reading's choices resolved.
+        adapter: of a client.
+        items: with their public counts.
+        head: what of the adapter stays with clients; the bias is then found in the rest.
+    """
     if settings.expert.of_all != "everybody" or BIAS not in adapter.names:
         return None
     public, newer = (torch.tensor(counts) for counts in (items.popularity, items.newer))
-    return CountedBias(adapter.place(BIAS), settings.expert.popularity, public, newer)
+    place = adapter.place(BIAS)
+    return CountedBias(
+        place if head is None else head.place(place), settings.expert.popularity, public, newer
+    )
+
+
+def kept_head(settings: Settings, backbone: Backbone, adapter: Adapter) -> LocalHead:
+    """What of an adapter stays with its client; never the bias that counts everybody's items."""
+    if not settings.keeps:
+        return LocalHead()
+    counted = BIAS if settings.expert.of_all == "everybody" else None
+    return LocalHead.of(backbone, adapter, settings.method, counted)
 
 
 def common_secret(settings: Settings) -> CommonSecret | None:

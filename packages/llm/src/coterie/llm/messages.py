@@ -28,7 +28,7 @@ OWN = "factor of log(1 + count) of the client's own users in its scores"
 class Adapters(Down):
     """The adapter that a client trains on, R_c: its own in PPLR, the same for all in FedAvg.
 
-    A head that the client keeps (fedavg-head) is not in it, nor in the other messages.
+    What a client keeps (a head in fedavg-head, all in local) is not in it, nor in other messages.
     """
 
     row: Tensor = carries("parameters of the layers that the client holds")  # (d,)
@@ -105,7 +105,7 @@ class ClientState(Private):
     Attributes:
         optimizer: state of its one optimizer, or None where it starts anew in every round.
         catalogue: ``(n_items, h)`` item embeddings, frozen since stage 2 began; None in stage 1.
-        head: ``(h,)`` part of the adapter that is never sent; None where all of it is.
+        head: ``(h,)`` part of the adapter that is never sent, or all; None where all of it is sent.
         best_head: that of the round that was the best on validation so far.
     """
 

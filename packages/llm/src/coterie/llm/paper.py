@@ -13,8 +13,8 @@ KEYS = (
     MetricKey("eval/ndcg@10", "1", "validation NDCG@10, mean over users", "max"),
     MetricKey("eval/ndcg@20", "1", "validation NDCG@20, mean over users", "max"),
     MetricKey("eval/ndcg@20_worst10", "1", "the same, mean over the worst tenth of users", "max"),
-    MetricKey("test/recall@*", "1", "test recall of the best round, in the last round"),
-    MetricKey("test/ndcg@*", "1", "test NDCG of the best round, in the last round"),
+    MetricKey("test/recall@*", "1", "recall on the test of the best round, logged in the last"),
+    MetricKey("test/ndcg@*", "1", "NDCG on the test of the best round, logged in the last"),
     MetricKey("test/imbalance", "1", "(best - worst) / worst client by test recall@10"),
     MetricKey("pplr/imbalance", "1", "the same by validation recall@10", "min"),
     MetricKey("pplr/similarity", "1", "s of a client to its peers, mean over clients"),
@@ -53,6 +53,7 @@ USER_COLUMNS = ("eval/recall@10", "test/recall@10")  # where every user is a cli
 
 PAPER = Paper(
     name="pplr",
+    label="PPLR",
     package="llm",
     title="LLM-based Federated Recommendation",
     reference="Zhao, Wang, Xu, See-Kiong, Chua and Feng, arXiv 2402.09959",

@@ -15,11 +15,12 @@ from coterie.llm.settings import PERSONALISED
 def own_adapter(module: FederatedRun, data: OwnData, row: Tensor) -> Tensor:
     """Give what a client ranks with, ``(d,)``, of what it has received ``(d,)`` in the best round.
 
-    That is the row itself, but for a head that the client keeps, or what it trains further.
+    That is the row itself, but for what the client keeps, or trains further.
     """
     organisation = module.federation.client
     assert isinstance(organisation, Organisation)
-    if organisation.settings.method not in PERSONALISED:
+    settings = organisation.settings
+    if settings.method not in PERSONALISED and not settings.keeps:
         return row
     mine: ClientState = module.store.take(torch.tensor([data.id]))
     whole = organisation.head.joined(row, mine.best_head)

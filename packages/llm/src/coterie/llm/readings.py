@@ -51,6 +51,7 @@ def resolve(settings: Settings) -> Settings:
         settings = replace(settings, model=replace(settings.model, expert="none"))
     settings = replace(settings, expert=_with_vectors(settings))
     _check_counts(settings)
+    _check_sent(settings)
     _check_encoder(settings)
     mixing = settings.mixing
     open_ones: Any = {
@@ -123,6 +124,18 @@ def _check_counts(settings: Settings) -> None:
         raise UserError(
             f"'expert.counts' {expert.counts} needs at least two clients, whose sum hides each: "
             "use public or own, or more --data.clients"
+        )
+
+
+def _check_sent(settings: Settings) -> None:
+    """Refuse noise on what is sent where nothing is."""
+    privacy, counted = settings.privacy, settings.expert.of_all == "everybody"
+    if settings.method != "local" or not settings.keeps or counted:
+        return
+    if privacy.noise != "none" or privacy.clip is not None:
+        raise UserError(
+            "'privacy.noise' and 'privacy.clip' change the adapters that clients send, and in "
+            "local none is sent: leave them out"
         )
 
 

@@ -196,6 +196,14 @@ class Settings(BaseSettings):
     lightgcn: LightGCNSettings = field(default_factory=LightGCNSettings)
     data: FederatedDataSettings = field(default_factory=FederatedDataSettings)
 
+    @property
+    def keeps(self) -> bool:
+        """Whether a part of what a client trains, or all of it, stays with the client.
+
+        In a split model the method local has adapters at the server, as its layers are there.
+        """
+        return self.method == "fedavg-head" or (self.method == "local" and self.split.k is None)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("patience", self.patience, 1)

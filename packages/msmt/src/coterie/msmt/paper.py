@@ -52,6 +52,7 @@ MEASURES = ("auc", "loss")
 
 PAPER = Paper(
     name="pf-msmtrec",
+    label="PF-MSMTrec",
     package="msmt",
     title="Towards Personalized Federated Multi-Scenario Multi-Task Recommendation",
     reference="Ding et al., arXiv 2406.18938, 2024",

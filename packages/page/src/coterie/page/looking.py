@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import UserError
+from coterie.core.looking.clients import NAMED
 from coterie.core.tables.report import Report, read_saved
 
 _FILES = {"certificate-before": "before learning", "certificate": "as the run stands"}
@@ -36,11 +38,16 @@ def _report(folder: Path, name: str, content: Mapping[str, Any]) -> Report:
             "95 % bound, all at once (%)": _percent(content["relative_upper"]),
             "mean regret": content["mean_regret"],
         }
-        notes = [str(why) for why in content["reasons"]]
+        notes = [_unnamed(str(why), players) for why in content["reasons"]]
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / name}.json is damaged: {error}") from None
     title = f"Feedback Stackelberg equilibrium, {_FILES[name]}: {verdict}"
     return Report(name, title, [row], notes=[*notes, f"{name}.md has all of it."])
+
+
+def _unnamed(words: str, players: int) -> str:
+    """Leave the number of a client out where clients are many, as all of a report does."""
+    return words if players <= NAMED else re.sub(r"\bleader \d+", "one leader", words)
 
 
 def _percent(share: float | None) -> float | None:

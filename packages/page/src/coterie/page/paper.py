@@ -63,6 +63,7 @@ CLIENT_COLUMNS = (
 
 PAPER = Paper(
     name="page",
+    label="PAGE",
     package="page",
     title="PAGE: Equilibrate Personalization and Generalization in Federated Learning",
     reference="Chen et al., The Web Conference 2024",

@@ -40,13 +40,26 @@ def run_compare(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     if given.json and given.markdown:
         raise UserError("--json and --markdown are two forms of one answer: leave one of them out")
-    found = compared(read_runs(given.runs))
+    found = compared(read_runs(_of_runs(given.runs)))
     if given.json:
         print_json(document(found))
         return
     for sheet in sheets(found):
         _show(sheet, given.markdown)
     _warn(found, given.markdown)
+
+
+def _of_runs(paths: Sequence[Path]) -> Sequence[Path]:
+    """Leave out what is beside runs, as ``runs/pplr/*`` names the folder of backbones too.
+
+    Where no run is left, nothing is left out, and reading the first one says what is wrong.
+    """
+    beside = [path for path in paths if path.exists() and not (path / "config.yaml").exists()]
+    if len(beside) == len(paths):
+        return paths
+    for path in beside:
+        tell(f"{path} is left out: it is not the folder of a run", "Warning: ")
+    return [path for path in paths if path not in beside]
 
 
 def _show(sheet: Sheet, as_markdown: bool) -> None:
@@ -89,7 +102,7 @@ def run_report(argv: Sequence[str]) -> None:
     given = parser.parse_args(argv)
     page = heavy("coterie.core.looking.report")
     page.check_installed("coterie report")
-    runs = read_runs(given.runs)
+    runs = read_runs(_of_runs(given.runs))
     out = given.out or (runs[0].path / "report.html" if len(runs) == 1 else Path("report.html"))
     if out.is_dir():
         raise UserError(f"{out} is a folder: name a file in it, as --out {out / 'report.html'}")

@@ -12,12 +12,13 @@ import yaml
 
 from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, hub_name, is_hub_name, stem
-from coterie.core.registry.keys import MetricKey
+from coterie.core.registry.keys import KEYS, MetricKey
 from coterie.core.registry.papers import Paper
 from coterie.core.run.runfolder import RunFolder, fixed
 from coterie.core.settings.schema import values_of
 
 NAME = "README.md"
+_RIVAL = "test/popularity/"  # numbers of a rule that is measured beside the model
 _TASKS = {True: "recommendation", False: "classification"}
 
 
@@ -82,7 +83,9 @@ def _metadata(
     }
     if is_hub_name(data):
         found["datasets"] = [hub_name(data).repository]
-    kinds = {key: _kind(key) for key in metrics if "round" not in key}
+    kinds = {
+        key: _kind(key) for key in metrics if "round" not in key and not key.startswith(_RIVAL)
+    }
     if kinds:
         found["metrics"] = sorted(set(kinds.values()))
         results = [
@@ -113,13 +116,17 @@ def _body(
     data = str(values.get("data.name"))
     yield f"# {folder.path.absolute().name}\n"
     yield (
-        f"{_what(content)} the method of *{paper.title}* ({paper.reference}), trained by coterie.\n"
+        f"{_what(content)}, trained with coterie by the method of *{paper.title}* "
+        f"({paper.reference}).\n"
     )
     yield "## What it was trained on, and how\n"
     yield f"- Data: {_named(data)}.{_terms(data)}"
-    yield f"- Method: {values.get('method')} of {paper.name}, seed {values.get('seed')}."
-    rounds = f", {folder.read_json('summary.json')['rounds']} in all" if folder.finished else ""
-    yield f"- Rounds: {values.get('rounds')} were asked for{rounds}; this is {content.tested}."
+    method = str(values.get("method"))
+    of = "" if method == paper.name else f", among those of {paper.name}"
+    yield f"- Method: {method}{of}. Seed: {values.get('seed')}."
+    rounds = f", {folder.read_json('summary.json')['rounds']} run in all" if folder.finished else ""
+    asked = f"{values.get('rounds')} asked for{rounds}"
+    yield f"- Rounds: {asked}. This is the state of {content.tested}."
     if not folder.finished:
         yield "- The run had not come to its end, so nothing was tested."
     yield "- Settings that are not the defaults:\n"
@@ -144,7 +151,7 @@ def _body(
 
 
 def _what(content: Content) -> str:
-    return f"The own state of {content.whose}, from" if content.whose else "A model from"
+    return f"What {content.whose} has learned" if content.whose else "A model"
 
 
 def _limits(content: Content) -> Iterator[str]:
@@ -152,6 +159,7 @@ def _limits(content: Content) -> Iterator[str]:
     yield "- The licence is for you to choose, within the terms of the data it was trained on."
     yield "- The numbers above are of one seed and one split of the data."
     if content.whose:
+        yield f"- They are of the whole run, not of {content.whose} alone."
         yield (
             f"- This holds state of {content.whose}, which in a federation stays with it: it was "
             "exported because that was asked for. Do not publish it."
@@ -196,7 +204,11 @@ def _placeless(value: Any) -> Any:
 
 
 def _meaning(key: str, known: tuple[MetricKey, ...]) -> str:
-    return next((one.meaning for one in known if fnmatch(key, one.name)), "")
+    if key.startswith(_RIVAL):
+        return "to compare with: of popularity alone, not of this model"
+    if key.startswith("test/average/"):
+        return "mean over the blocks"
+    return next((one.meaning for one in (*known, *KEYS) if fnmatch(key, one.name)), "")
 
 
 def check_format(paper: Paper, wanted: str) -> None:

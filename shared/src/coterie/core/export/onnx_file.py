@@ -190,9 +190,22 @@ def difference(found: np.ndarray, expected: np.ndarray) -> float:
     return float(apart.max() / largest) if apart.any() else 0.0
 
 
-def described(values: Mapping[str, Tensor]) -> dict[str, str]:
-    """Say format and shape of tensors, the first axis open."""
-    return {
-        name: f"{str(value.dtype).removeprefix('torch.')} {('B', *value.shape[1:])}"
-        for name, value in values.items()
-    }
+def described(
+    values: Mapping[str, Tensor], free: Mapping[str, Mapping[int, str]] | None = None
+) -> dict[str, str]:
+    """Say format and shape of tensors, the first axis open.
+
+    Args:
+        values: tensors by name.
+        free: names of other axes that may have any length, by the tensor's name.
+
+    Example:
+        >>> described({"x": torch.zeros(3, 7, 2)}, {"x": {1: "length"}})
+        {'x': 'float32 (B, length, 2)'}
+    """
+    found = {}
+    for name, value in values.items():
+        open_axes = {0: "B", **(free or {}).get(name, {})}
+        axes = [open_axes.get(axis, str(size)) for axis, size in enumerate(value.shape)]
+        found[name] = f"{str(value.dtype).removeprefix('torch.')} ({', '.join(axes)})"
+    return found

@@ -155,7 +155,7 @@ def _write_items(items: Interactions, folder: Path) -> None:
 
 def _content(found: Exported, form: str, asked: Asked, folder: Path) -> Content:
     own = {
-        MODEL: "the model; its tensors are below",
+        MODEL: "the model; its tensors are below" if found.tensors else "the whole network",
         GRAPH: "the network that scores, checked against the run's own scores",
         OWN: f"what is {asked.name}'s own",
         ITEMS: "which number is which item, with its title where it is known",
@@ -166,8 +166,8 @@ def _content(found: Exported, form: str, asked: Asked, folder: Path) -> Content:
     shown = {name: about for name, about in own.items() if name in there}
     graph = found.graph if form == "onnx" else None
     if graph is not None:
-        what = described({**graph.inputs, graph.output: graph.expected})
-        about = {**graph.about, graph.output: "what it gives"}
+        what = described({**graph.inputs, graph.output: graph.expected}, graph.free)
+        about = {graph.output: "what it gives", **graph.about}
         parts = {name: f"{what[name]}; {about[name]}" for name in what}
         tables = {"input, output": parts}
         given = ", ".join(f'"{name}": {name}' for name in graph.inputs)
@@ -184,7 +184,7 @@ def _content(found: Exported, form: str, asked: Asked, folder: Path) -> Content:
         whose=asked.name,
         files={CARD: "this card", **shown},
         tables=tables,
-        absent=found.absent,
+        absent=(*found.absent, *found.lacking.get(form, ())),
         loading=loading,
         ranks=found.items is not None,
     )

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.core.federation.parties import Parties
 from coterie.core.protocol.messages import relayed
 from coterie.core.tensors import tree
 from coterie.core.wire.codec import tensors_of
@@ -186,6 +187,7 @@ class LedgerMark:
     """What a `Ledger` has counted up to a round."""
 
     rows: list[dict[str, Any]]
+    by_party: list[dict[str, Any]] | None
     of_round: dict[Crossing, list[int]]
     when: tuple[int, int]
     transcript: int | None
@@ -199,12 +201,14 @@ class Ledger:
         totals: ``(step, direction, field) -> [messages, bytes]``, direction "up" or "down".
         of_round: ``Crossing -> [messages, bytes]`` of the newest round.
         when: its coordinates: block, round in it.
+        by_party: the totals of each client.
         transcript: is told of every crossing; None for nobody.
     """
 
     totals: dict[tuple[str, str, str], list[int]] = field(default_factory=_counts)
     of_round: dict[Crossing, list[int]] = field(default_factory=_counts)
     when: tuple[int, int] = (0, 0)
+    by_party: Parties = field(default_factory=Parties)
     transcript: Transcript | None = None
 
     def begin_round(self, block: int, number: int) -> None:
@@ -217,11 +221,11 @@ class Ledger:
         """Remember what was counted up to a round, to go back there."""
         length = None if self.transcript is None else self.transcript.tell()
         of_round = {crossing: list(counts) for crossing, counts in self.of_round.items()}
-        return LedgerMark(self.rows(), of_round, self.when, length)
+        return LedgerMark(self.rows(), self.by_party.rows(), of_round, self.when, length)
 
     def go_back(self, mark: LedgerMark) -> None:
         """Forget what was counted since, as its round is tried again."""
-        self.load(mark.rows)
+        self.load(mark.rows, mark.by_party)
         self.of_round.clear()
         self.of_round.update({crossing: list(kept) for crossing, kept in mark.of_round.items()})
         self.when = mark.when
@@ -330,8 +334,11 @@ class Ledger:
             for (step, way, name), (count, size) in sorted(self.totals.items())
         ]
 
-    def load(self, rows: list[dict[str, Any]]) -> None:
-        """Restore what `rows` gave."""
+    def load(
+        self, rows: list[dict[str, Any]], by_party: list[dict[str, Any]] | None = None
+    ) -> None:
+        """Restore what `rows` gave, and those of the parties; None where they are not known."""
+        self.by_party.load(by_party)
         self.totals.clear()
         for row in rows:
             key = (row["step"], row["direction"], row["field"])
@@ -349,6 +356,8 @@ class Ledger:
         for entry in (total, self.of_round[crossing]):
             entry[0] += count
             entry[1] += size
+        party = crossing.sender if crossing.direction == "up" else crossing.receiver
+        self.by_party.add(crossing.direction, crossing.field, party, count, size)
 
 
 def field_sizes(message: Any) -> dict[str, int]:

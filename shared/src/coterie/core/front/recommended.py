@@ -45,6 +45,7 @@ def numbers_of(
 
 def frame_of(tables: Sequence[Recommendations], recommender: Recommender) -> pd.DataFrame:
     """Recommendations as a data frame, with titles."""
+    import numpy as np
     import pandas as pd
 
     titles = recommender.data.titles
@@ -54,6 +55,10 @@ def frame_of(tables: Sequence[Recommendations], recommender: Recommender) -> pd.
         of_each["title"] = [titles[place] if titles else "" for place in each.item.tolist()]
         for name, values in columns.items():
             values += of_each[name]
-    return pd.DataFrame(
-        {name: pd.array(columns[name], dtype=kind) for name, kind in _COLUMNS.items()}
-    )
+    # A frame of ten rows costs as much as their scores: one look at what text is, and no copies.
+    text = pd.api.types.pandas_dtype("str")
+    arrays: dict[str, Any] = {}
+    for name, kind in _COLUMNS.items():
+        given = columns[name]
+        arrays[name] = pd.array(given, dtype=text) if kind == "str" else np.array(given, kind)
+    return pd.DataFrame(arrays, index=pd.RangeIndex(len(columns["user"])), copy=False)

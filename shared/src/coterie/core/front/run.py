@@ -267,7 +267,7 @@ class Run:
         return found
 
     def plot(self) -> Figure:
-        """Draw the curves of all rounds so far; ``curves.png`` of the folder marks the best ones.
+        """Draw the curves of all rounds so far, as ``curves.png``: a ring marks the best ones.
 
         Returns:
             A figure of matplotlib that a notebook shows; ``run.plot().savefig("curves.svg")``
@@ -277,7 +277,7 @@ class Run:
             UserError: no round has been run, or there is nothing to see in those that were.
         """
         dashboard = heavy("coterie.core.run.dashboard")
-        draw = dashboard.drawing(self.folder, self._paper, title=dashboard.titled(self.config))
+        draw = dashboard.drawing_again(self.folder, self._paper, dashboard.titled(self.config))
         if draw is None:
             raise UserError(f"{self.folder} has nothing to draw: no round, or no number changes")
         figure: Figure = heavy("coterie.core.figures").shown(draw)

@@ -79,9 +79,13 @@ def line_chart(
     places = [row["x"] for row in rows]
     across = _across(x, min(places), max(places))
     layers = _line_layers(rows, lines, across)
+    middle = (min(places) + max(places)) / 2
     for name, spots in (marks or {}).items():
         rule = {"type": "rule", "strokeDash": [3, 3], "color": LIGHT.ink, "opacity": 0.6}
-        text = {"type": "text", "y": -6, "color": LIGHT.ink, "align": "right", "dx": 3}
+        text = {"type": "text", "y": -6, "color": LIGHT.ink}
+        # Away from the numbers of the upright axis, which are left of the first place.
+        right = bool(spots) and spots[-1] > middle
+        text |= {"align": "right", "dx": 3} if right else {"align": "left", "dx": -3}
         for mark, more in ((rule, {}), (text, {"text": {"value": name}})):
             some = spots if mark is rule else spots[-1:]
             data = {"values": [{"x": at} for at in some]}
@@ -228,7 +232,10 @@ def _line_layers(rows: Sequence[Any], lines: Sequence[Line], across: Any) -> lis
     }
     largest = max(abs(row["y"]) for row in rows)
     axis = _axis(4) | ({"format": "~s"} if largest >= _LARGE else {})
-    scale = {"zero": False}
+    low, high = min(row["y"] for row in rows), max(row["y"] for row in rows)
+    scale: dict[str, Any] = {"zero": False}
+    if low == high and len(lines) == 1:  # else the one tick of what never changes is rounded to 0
+        scale["domain"] = [low - (abs(low) or 1) / 2, high + (abs(high) or 1) / 2]
     up = {"field": "y", "type": "quantitative", "title": None, "axis": axis, "scale": scale}
     shared = {"x": across, "color": colour}
     layers: list[Any] = []

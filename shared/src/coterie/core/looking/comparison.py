@@ -15,7 +15,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.looking.facts import Digested, RunFacts
-from coterie.core.looking.measures import headline, higher_is_better, tail
+from coterie.core.looking.measures import headline, higher_is_better
 from coterie.core.tables.paired import FEWEST, Contrast, Spread, contrasts, spread
 from coterie.core.tables.result import NAN, known
 
@@ -328,13 +328,3 @@ def _same(values: Sequence[Any]) -> bool:
 
 def _common(first: Sequence[float], second: Sequence[float]) -> bool:
     return any(not math.isnan(a + b) for a, b in zip(first, second, strict=True))
-
-
-def measure_name(metric: str) -> str:
-    """A measure for the head of a column.
-
-    Example:
-        >>> measure_name("test/average/ndcg@20"), measure_name("test/rmse")
-        ('ndcg@20', 'rmse')
-    """
-    return tail(metric)

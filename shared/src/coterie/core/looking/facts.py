@@ -22,7 +22,7 @@ from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, find_paper
 from coterie.core.run.lock import holder
 from coterie.core.run.metrics_file import read_metrics
-from coterie.core.run.runfolder import ABOUT, MEASURED, fixed
+from coterie.core.run.runfolder import ABOUT, MEASURED, PARTIES, fixed
 from coterie.core.settings.configuration import read_text, read_yaml
 from coterie.core.tables.report import read_saved
 
@@ -170,6 +170,11 @@ class RunFacts:
     def ledger(self) -> list[dict[str, Any]]:
         """``ledger.json``: bytes by step, direction and field; empty before the end."""
         return self._rows("ledger.json", ("step", "direction", "field", "messages", "bytes"))
+
+    @cached_property
+    def parties(self) -> list[dict[str, Any]]:
+        """``parties.json``: bytes by direction, field and organisation; empty for users."""
+        return self._rows(PARTIES, ("direction", "field", "party", "messages", "bytes"))
 
     @cached_property
     def clients(self) -> list[dict[str, Any]]:

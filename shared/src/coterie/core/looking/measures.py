@@ -5,18 +5,21 @@ Torch-free.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from coterie.core.looking.facts import RunFacts
 from coterie.core.metrics.monitor import VALIDATION
-from coterie.core.registry.keys import KEYS, PANELS, X_AXIS, documented
+from coterie.core.registry.keys import KEYS, PANELS, X_AXIS, Panel, documented
 
 TEST = "test/"
 _ROUNDS = ("best_round", "last_round")
 _LOWER = ("loss", "rmse", "mae", "mse", "imbalance")
 _HIGHER = ("ndcg", "recall", "hr", "mrr", "map", "auc", "accuracy", "precision")
+_CAPITALS = re.compile(r"\b(ndcg|hr|mrr|map|auc|rmse|mae|mse)(?=\b|@)")
+_WHEN = {"test": "", "eval": "on validation", "valid": "on validation", "last": "in the last round"}
 
 
 def tail(name: str) -> str:
@@ -27,6 +30,22 @@ def tail(name: str) -> str:
         'recall@10'
     """
     return name.rpartition("/")[2]
+
+
+def in_words(name: str) -> str:
+    """Name a measure for people; those of the test are not said to be.
+
+    Example:
+        >>> in_words("test/average/ndcg@20_unseen"), in_words("test/server_accuracy")
+        ('NDCG@20 unseen, mean over blocks', 'server accuracy')
+        >>> in_words("test/popularity/recall@10"), in_words("eval/rmse")
+        ('recall@10, popularity', 'RMSE, on validation')
+    """
+    first, *middle = name.split("/")[:-1] or [""]
+    of_blocks = {"average": "mean over blocks"}
+    middle = [of_blocks.get(one, re.sub(r"^block(\d+)$", r"block \1", one)) for one in middle]
+    words = [tail(name).replace("_", " "), *middle, _WHEN.get(first, first)]
+    return _CAPITALS.sub(lambda found: found[0].upper(), ", ".join(filter(None, words)))
 
 
 def higher_is_better(name: str, run: RunFacts) -> bool | None:
@@ -103,20 +122,20 @@ def _rule(name: str) -> str | None:
     return parts[1] if is_one and parts[1] != "average" else None
 
 
-def curves(run: RunFacts) -> list[tuple[str, list[str]]]:
-    """Charts of a run: title and the names of its lines, the measure rounds are chosen by first."""
+def curves(run: RunFacts) -> list[Panel]:
+    """Charts of a run with the keys that it has, the measure rounds are chosen by first."""
     there = {
         name for name, values in run.history.items() if any(value == value for value in values)
     }
     charts = [
-        (panel.title, names)
+        replace(panel, keys=tuple(keys), names=tuple(map(panel.name_of, keys)))
         for panel in (*run.paper.panels, *PANELS)
-        if panel.x == X_AXIS and (names := _matching(panel.keys, there))
+        if panel.x == X_AXIS and (keys := _matching(panel.keys, there))
     ]
     monitor = run.monitor
-    if monitor in there and not any(monitor in names for _, names in charts):
-        charts.insert(0, (f"{tail(str(monitor))} on validation", [str(monitor)]))
-    return sorted(charts, key=lambda chart: monitor not in chart[1])
+    if monitor is not None and monitor in there and not any(monitor in one.keys for one in charts):
+        charts.insert(0, Panel(in_words(monitor), (monitor,)))
+    return sorted(charts, key=lambda chart: monitor not in chart.keys)
 
 
 def rounds_of_tests(run: RunFacts) -> list[int]:

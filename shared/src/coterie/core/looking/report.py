@@ -12,12 +12,13 @@ from coterie.core.looking.facts import RunFacts
 from coterie.core.palette import BEST, DARK, LIGHT, OURS
 
 
-def report(runs: Sequence[RunFacts]) -> str:
+def report(runs: Sequence[RunFacts], *, listed: bool = False) -> str:
     """Write a page about one run, or about several beside each other.
 
     Args:
         runs: at least one. Where one trained the clients of the first alone, and there are no more
             than these two, the page is still the comparison.
+        listed: whether the page is opened from the list of `coterie ui`, and leads back to it.
 
     Raises:
         UserError: an extra is not installed, a folder is damaged, or runs are of several papers.
@@ -27,17 +28,23 @@ def report(runs: Sequence[RunFacts]) -> str:
         from coterie.core.looking.single import sections, state
 
         run = runs[0]
-        title = f"{run.paper.name}: {run.method} on {run.data}, seed {run.seed}"
-        return rendered(
-            "report.html.j2", title=title, state=_badge(run.state, state(run)), parts=sections(run)
-        )
+        title = f"{titled(run)} on {run.data}, seed {run.seed}"
+        badge, parts = (state(run), run.state), sections(run)
+        return rendered("report.html.j2", title=title, state=badge, parts=parts, listed=listed)
     from coterie.core.looking import several
 
     found = compared(runs)
     labels = ", ".join(group.label for group in found.groups)
-    title = f"{found.groups[0].first.config['paper']}: {labels}"
+    title = f"{found.groups[0].first.paper.written}: {labels}"
     badge = (f"{len(found.runs)} runs, {len(found.groups)} groups", "finished")
-    return rendered("report.html.j2", title=title, state=badge, parts=several.sections(found))
+    parts = several.sections(found)
+    return rendered("report.html.j2", title=title, state=badge, parts=parts, listed=listed)
+
+
+def titled(run: RunFacts) -> str:
+    """Say what was trained: the paper, and the method where it is not the paper's own."""
+    paper = run.paper
+    return paper.written if run.method == paper.name else f"{paper.written}: {run.method}"
 
 
 def check_installed(what: str) -> None:
@@ -47,10 +54,6 @@ def check_installed(what: str) -> None:
         UserError: it is.
     """
     require("report", what, "jinja2", "vl_convert")
-
-
-def _badge(state: str, words: str) -> tuple[str, str]:
-    return words, state
 
 
 def rendered(template: str, **values: Any) -> str:

@@ -31,7 +31,7 @@ _MOST_COMPARED = 100
 _KEPT = 32  # pages
 _FILES = (
     *("config.yaml", "summary.json", "about.json", "metrics.csv", "ledger.json"),
-    *("clients.json", "clients.npz", "certificate.json", "attack.json"),
+    *("clients.json", "clients.npz", "parties.json", "certificate.json", "attack.json"),
 )
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -64,9 +64,11 @@ def serve(folder: Path, port: int, tell: Callable[[str], None]) -> None:
         listening.listen()
         papers()  # imported before anybody waits for a list
         made = app(folder)
-        tell(f"Runs of {folder}: http://{ADDRESS}:{listening.getsockname()[1]} (Ctrl-C ends)")
-        server = uvicorn.Server(uvicorn.Config(made, log_level="warning", access_log=False))
-        with suppress(KeyboardInterrupt):  # raised again by uvicorn, once it has closed
+        server = uvicorn.Server(
+            uvicorn.Config(made, log_level="warning", access_log=False, lifespan="off")
+        )
+        with suppress(KeyboardInterrupt):  # before uvicorn listens to it, or raised again by it
+            tell(f"Runs of {folder}: http://{ADDRESS}:{listening.getsockname()[1]} (Ctrl-C ends)")
             server.run(sockets=[listening])
 
 
@@ -79,9 +81,8 @@ def app(folder: Path) -> FastAPI:
 
     @made.get("/")
     def home(request: Request) -> HTMLResponse:
-        name = folder.name or str(folder)
         nonce = request.state.nonce
-        return HTMLResponse(rendered("list.html.j2", folder=name, nonce=nonce))
+        return HTMLResponse(rendered("list.html.j2", folder=str(folder), nonce=nonce))
 
     @made.get("/runs.json")
     def runs() -> JSONResponse:
@@ -120,7 +121,7 @@ class _Pages:
             key, now = tuple(numbers), [signed(path, _FILES) for path in paths]
             kept = self._kept.get(key)
             if kept is None or kept[0] != now:
-                kept = (now, report(read_runs(paths)))
+                kept = (now, report(read_runs(paths), listed=True))
                 self._kept[key] = kept
                 while len(self._kept) > _KEPT:
                     self._kept.pop(next(iter(self._kept)))

@@ -9,11 +9,12 @@ from dataclasses import replace
 from coterie.core.looking.charts import Chart, Line, dots, histogram, line_chart
 from coterie.core.looking.clients import gains
 from coterie.core.looking.comparison import Comparison, Group, letters
-from coterie.core.looking.measures import curves, tail
+from coterie.core.looking.measures import curves, in_words
 from coterie.core.looking.sections import Section, Sheet
 from coterie.core.looking.single import state, unit
 from coterie.core.looking.tables import sheets
 from coterie.core.palette import SERIES
+from coterie.core.registry.keys import Panel
 from coterie.core.tables.paired import spread
 
 _MOST_CHARTS = 6
@@ -64,24 +65,27 @@ def _numbers(found: Comparison) -> list[Chart]:
         for group in found.groups:
             one = found.spread(group, metric)
             rows.append((group.label, one.mean, one.sd))
-        charts.append(dots(f"{tail(metric)}, mean ± sd over seeds", rows, tail(metric)))
+        measure = in_words(metric)
+        charts.append(dots(f"{measure}, mean ± sd over seeds", rows, measure))
     return [chart for chart in charts if chart is not None]
 
 
 def _curves(found: Comparison) -> Section | None:
-    titles: dict[str, list[str]] = {}
+    panels: dict[str, Panel] = {}
     for group in found.groups:
-        for title, names in curves(group.first):
-            titles.setdefault(names[0], [title])
+        for panel in curves(group.first):
+            panels.setdefault(panel.keys[0], panel)
     charts = []
-    for name in list(titles)[:_MOST_CHARTS]:
+    for name, panel in list(panels.items())[:_MOST_CHARTS]:
         # A group has its colour on every chart, those too that lack another group.
         lines = [
             replace(_band(group, name), colour=colour)
             for group, colour in zip(found.groups, SERIES, strict=False)
         ]
         known = [line for line in lines if any(y == y for y in line.y)]
-        charts.append(line_chart(name + unit(found.runs[0], [name]), known, "round"))
+        what = f": {panel.name_of(name)}" if len(panel.keys) > 1 else ""
+        title = panel.title + what + unit(found.runs[0], panel)
+        charts.append(line_chart(title, known, "round"))
     drawn = [chart for chart in charts if chart is not None]
     words = ["Bands: one standard deviation over seeds to each side of the mean."]
     if len(found.groups) > _MOST_LINES:
@@ -123,7 +127,7 @@ def _losers(found: Comparison) -> Section | None:
             {
                 "": f"{names[own.label]} - {names[group.label]}",
                 "against": group.label,
-                "measure": tail(known[0].name),
+                "measure": in_words(known[0].name),
                 "clients × seeds": f"{len(gained):,}",
                 "lose": f"{losing:,} ({losing / len(gained):.0%})",
                 "mean gain": f"{sum(gained) / len(gained):+.4f}",
@@ -131,7 +135,7 @@ def _losers(found: Comparison) -> Section | None:
             }
         )
         title = f"Gain of clients: {own.label} over {group.label}"
-        charts.append(histogram(title, gained, f"gain in {tail(known[0].name)}", 0.0))
+        charts.append(histogram(title, gained, f"gain in {in_words(known[0].name)}", 0.0))
     if not rows:
         return None
     words = ["A gain is how much better a client fares in the first runs than in the others."]

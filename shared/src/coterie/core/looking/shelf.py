@@ -12,7 +12,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.looking.facts import RunFacts
-from coterie.core.looking.measures import headline
+from coterie.core.looking.measures import headline, in_words
 from coterie.core.run.lock import LOCK
 
 PATIENCE = 1.0
@@ -110,7 +110,10 @@ def _row(number: str, name: str, path: Path, signature: Signature) -> dict[str, 
     except (UserError, OSError) as error:
         why = " ".join(str(error).split())
         return _blank(number, name, signature) | {"state": "damaged", "problem": why}
-    return row | {"measure": measure, "value": None if value != value else value}
+    return row | {
+        "measure": measure and in_words(measure),
+        "value": None if value != value else value,
+    }
 
 
 def _blank(number: str, name: str, signature: Signature) -> dict[str, Any]:

@@ -10,16 +10,17 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from coterie.core.errors import UserError
+from coterie.core.looking.boundary import crossing
 from coterie.core.looking.charts import Chart, Line, histogram, line_chart
 from coterie.core.looking.clients import NAMED, alone, gains, local_method, per_client
 from coterie.core.looking.comparison import shown
-from coterie.core.looking.costs import cost, crossed, is_linear, projection
+from coterie.core.looking.costs import cost, is_linear, projection
 from coterie.core.looking.facts import RunFacts
-from coterie.core.looking.measures import curves, results, rounds_of_tests, tail
+from coterie.core.looking.measures import curves, in_words, results, rounds_of_tests
 from coterie.core.looking.privacy import declared, units
 from coterie.core.looking.sections import Section, Sheet, sheet_of, text
 from coterie.core.metrics.monitor import VALIDATION
-from coterie.core.registry.keys import KEYS, documented
+from coterie.core.registry.keys import KEYS, Panel, documented
 from coterie.core.registry.papers import load
 
 _MOST_CHARTS = 9
@@ -61,10 +62,10 @@ def what(run: RunFacts) -> Section:
         "seed": str(run.seed),
         "state": state(run),
         "rounds": f"{run.rounds} done, at most {run.config.get('rounds')} in a block of data",
-        "chosen by": str(run.monitor or "nothing"),
+        "chosen by": in_words(run.monitor) if run.monitor else "nothing",
         "started": str(about.get("started", "-")),
         "machine": f"{about.get('machine', '-')}, {about.get('device', '-')}",
-        "commit": str(about.get("commit") or "-"),
+        "commit": _short_commit(str(about.get("commit") or "-")),
         "versions": ", ".join(f"{name} {one}" for name, one in _versions(run).items()),
         "folder": run.name,
     }
@@ -96,6 +97,11 @@ def _short(digest: str | None) -> str:
     return "not written down" if digest is None else digest[:16]
 
 
+def _short_commit(commit: str) -> str:
+    """Enough of it to find it; + says that files were changed."""
+    return commit[:12] + "+" * (len(commit) > 12 and commit.endswith("+"))
+
+
 def _results(run: RunFacts) -> Section:
     if not run.finished:
         again = shlex.join(["coterie", "train", run.paper.name, "--run.name", run.name, "--resume"])
@@ -109,11 +115,12 @@ def _results(run: RunFacts) -> Section:
     rules = list(dict.fromkeys(rule for one in found for rule in one.baselines))
     rows = []
     for one in found:
-        row = {"measure": one.name, "this run": text(one.ours)}
+        row = {"measure": in_words(one.name), "this run": text(one.ours)}
         if run.reference:
             row["paper"] = text(one.paper)
         row |= {rule: text(one.baselines.get(rule)) for rule in rules}
         row["better is"] = {True: "more", False: "less", None: "-"}[one.higher]
+        row["key"] = one.name
         rows.append(row)
     words = []
     if run.reference:
@@ -143,25 +150,22 @@ def _more(run: RunFacts) -> Section | None:
 
 def _curves(run: RunFacts) -> Section | None:
     charts = []
-    for title, names in curves(run)[:_MOST_CHARTS]:
+    for panel in curves(run)[:_MOST_CHARTS]:
         x = run.history.get(_ROUND, [])
-        lines = [Line(_label(name, names), x, run.history[name]) for name in names]
-        charts.append(line_chart(title + unit(run, names), lines, _ROUND, _marks(run, names)))
+        lines = [Line(panel.name_of(key), x, run.history[key]) for key in panel.keys]
+        title = panel.title + unit(run, panel)
+        charts.append(line_chart(title, lines, _ROUND, _marks(run, panel.keys)))
     drawn = [chart for chart in charts if chart is not None]
     if not drawn:
         return None
     return Section("curves", "Curves", charts=drawn)
 
 
-def _label(name: str, names: Sequence[str]) -> str:
-    tails = [tail(one) for one in names]
-    return tail(name) if tails.count(tail(name)) == 1 else name
-
-
-def unit(run: RunFacts, names: Sequence[str]) -> str:
-    """The unit of measures, as it stands behind a title."""
-    known = documented(names[0], (*run.paper.keys, *KEYS))
-    return "" if known is None or known.unit == "1" else f" ({known.unit})"
+def unit(run: RunFacts, panel: Panel) -> str:
+    """The unit of a chart, as it stands behind a title that does not say it."""
+    known = documented(panel.keys[0], (*run.paper.keys, *KEYS))
+    said = known is None or known.unit == "1" or known.unit in panel.title.lower().split()
+    return "" if known is None or said else f" ({known.unit})"
 
 
 def _marks(run: RunFacts, names: Sequence[str]) -> dict[str, list[int]]:
@@ -178,13 +182,14 @@ def spread(run: RunFacts, others: Sequence[RunFacts] = ()) -> Section | None:
     first = found[0]
     quartiles = _quantiles(first.values)
     facts = {
-        "measure": first.name,
+        "measure": in_words(first.name),
         "clients": f"{first.values.size:,}",
         "mean": text(float(first.values.mean())),
         "middle half": f"{text(quartiles[0])} to {text(quartiles[2])}",
         "worst tenth, mean": text(first.worst_tenth),
     }
-    chart = histogram(f"{tail(first.name)} of clients", first.values.tolist(), tail(first.name))
+    measure = in_words(first.name)
+    chart = histogram(f"Clients by {measure}", first.values.tolist(), measure)
     sheets = []
     if first.values.size <= NAMED and run.clients:
         rows = [{name: text(value) for name, value in row.items()} for row in run.clients]
@@ -223,52 +228,11 @@ def _who_loses(
     share = found.losing / found.gains.size
     words = (
         f"Against each client alone ({local.name}), {found.losing} of {found.gains.size} clients "
-        f"({share:.0%}) lose by federation in {tail(found.name)}; the mean gain is "
+        f"({share:.0%}) lose by federation in {in_words(found.name)}; the mean gain is "
         f"{found.gains.mean():+.4f}, the largest loss {min(0.0, float(found.gains.min())):.4f}."
     )
-    title = f"Gain of clients over training alone, {tail(found.name)}"
+    title = f"Gain of clients over training alone, {in_words(found.name)}"
     return ([words], [], [histogram(title, found.gains.tolist(), "gain", 0.0)])
-
-
-def crossing(run: RunFacts) -> Section:
-    """What left the clients: as the code declares it, and as it was counted."""
-    try:
-        rows = declared(run)
-    except UserError as error:
-        return Section("privacy", "What leaves a client", [str(error)])
-    found = crossed(run.ledger, rows)
-    counted = bool(run.ledger)
-    sheets = []
-    for way, name, title in (
-        ("up", "leaves", "What leaves a client"),
-        ("down", "received", "What clients receive"),
-    ):
-        fields = [one for one in found if one.direction == way]
-        laid = []
-        for one in fields:
-            row = {"field": one.field, "step": one.step}
-            if counted:
-                row |= {"bytes": decimal(one.bytes) if one.bytes else "-"}
-                row |= {"messages": f"{one.messages:,}" if one.messages else "-"}
-            row |= {"content": one.declared.get("content", "counted beside messages")}
-            if way == "up":
-                row |= {"reveals": one.declared.get("reveals", "not declared")}
-                row |= {"depends on": one.declared.get("depends on", "-")}
-                row |= {"noise": one.declared.get("noise", "-")}
-            row |= {"parties": one.parties}
-            laid.append(row)
-        sheets.append(Sheet(name, title, laid))
-    parties: dict[str, int] = {}
-    for one in found:
-        parties[one.parties] = parties.get(one.parties, 0) + one.bytes
-    facts = {who: decimal(size) for who, size in parties.items()} if counted else {}
-    words = [
-        "Bytes are of the tensors of every message; - : no tensor of it crossed in this run (plain "
-        "numbers, as that of a round, have no bytes here)."
-    ]
-    if not counted:
-        words = ["The bytes of fields are written down at the end of a run."]
-    return Section("privacy", "What crosses the boundary", words, facts, sheets=sheets)
 
 
 def noise(run: RunFacts) -> Section:
@@ -352,7 +316,7 @@ def own(run: RunFacts) -> list[Section]:
     if not reports:
         return []
     sheets = [sheet_of(report) for report in reports]
-    return [Section("own", f"What {run.paper.name} measures", sheets=sheets)]
+    return [Section("own", f"What {run.paper.written} measures", sheets=sheets)]
 
 
 def notes(run: RunFacts) -> Section:

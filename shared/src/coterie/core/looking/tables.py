@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from coterie.core.looking.comparison import Comparison, Group, Tested, letters, shown
 from coterie.core.looking.costs import cost, crossed
-from coterie.core.looking.measures import tail
+from coterie.core.looking.measures import in_words
 from coterie.core.looking.sections import Sheet
 from coterie.core.tables.paired import p_text
 
@@ -100,7 +100,7 @@ def _runs(found: Comparison) -> Sheet:
         }
         for group in found.groups
     ]
-    return Sheet("runs", f"Runs of {found.groups[0].first.config['paper']}", rows)
+    return Sheet("runs", f"Runs of {found.groups[0].first.paper.written}", rows)
 
 
 def _ends(group: Group) -> int:
@@ -123,13 +123,13 @@ def _metrics(found: Comparison) -> Sheet:
     if len(found.groups) > _FEW:
         rows = [
             {"": names[group.label], "what": group.label, "seeds": _n(group)}
-            | {tail(name): _text(found, group, name) for name in found.metrics}
+            | {in_words(name): _text(found, group, name) for name in found.metrics}
             for group in found.groups
         ]
         return Sheet("metrics", title, rows if found.metrics else [])
     rows = []
     for name in found.metrics:
-        row = {"metric": name}
+        row = {"metric": in_words(name)}
         row |= {names[group.label]: _text(found, group, name) for group in found.groups}
         paper = found.paper_number(name)
         rows.append(row | ({"paper of A": f"{paper:.4f}"} if paper is not None else {}))
@@ -155,7 +155,7 @@ def _tests(found: Comparison) -> Sheet:
             tested = f.n > 1
             rows.append(
                 {
-                    "metric": one.metric,
+                    "metric": in_words(one.metric),
                     "difference": f"{own} - {names[label]}",
                     "mean": f"{f.difference:+.4f}",
                     "95 %": f"{f.low:+.4f} to {f.high:+.4f}" if tested else "-",

@@ -94,6 +94,7 @@ class Paper:
         panels: charts of these.
         looking: function that says more of a run, from files in its folder: given its path it
             gives `coterie.core.tables.report.Report`s, none where the folder has nothing more.
+        label: the name as the paper writes it, for headings; empty where that is the same.
     """
 
     name: str
@@ -120,6 +121,12 @@ class Paper:
     keys: tuple[MetricKey, ...] = ()
     panels: tuple[Panel, ...] = ()
     looking: str | None = None
+    label: str = ""
+
+    @property
+    def written(self) -> str:
+        """The name for people, as F³CRec."""
+        return self.label or self.name
 
     def named_by(self, method: str) -> tuple[str, ...]:
         """The settings, beside the data set, that tell runs of a method apart."""

@@ -18,12 +18,14 @@ import numpy as np
 from torch import Tensor
 
 from coterie.core.data.interactions.interactions import in_words
+from coterie.core.federation.ledger import CLIENTS
+from coterie.core.federation.parties import Parties
 from coterie.core.files import replacing, write_json, writing
 from coterie.core.metrics.monitor import Monitor
 from coterie.core.run.checkpoint import Bound
 from coterie.core.run.experiment import Experiment
 from coterie.core.run.origin import commits
-from coterie.core.run.runfolder import ABOUT, MEASURED, versions
+from coterie.core.run.runfolder import ABOUT, MEASURED, PARTIES, versions
 
 
 def write_about(
@@ -74,6 +76,21 @@ def write_measured(folder: Path, measured: Mapping[str, tuple[Tensor, Tensor]]) 
         arrays[f"values_{number}"] = values.cpu().double().numpy()  # NumPy has no bfloat16
     with writing(folder), replacing(folder / MEASURED) as temporary:
         np.savez_compressed(temporary, **arrays)
+
+
+def write_parties(folder: Path, parties: Parties) -> None:
+    """Write what each client sent and received, ``parties.json``.
+
+    There is none where users are counted together, or a part of the run was not counted.
+
+    Raises:
+        UserError: the disk is full, or the folder cannot be written.
+    """
+    rows = parties.rows() or []
+    if {row["party"] for row in rows} <= {CLIENTS}:
+        (folder / PARTIES).unlink(missing_ok=True)  # of an earlier end of this run
+        return
+    write_json(folder / PARTIES, rows)
 
 
 def _started(path: Path) -> str | None:

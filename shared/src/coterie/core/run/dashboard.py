@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +26,10 @@ from coterie.core.registry.keys import (
 )
 from coterie.core.registry.papers import Paper
 from coterie.core.run.metrics_file import read_metrics
+from coterie.core.run.runfolder import ABOUT
 from coterie.core.style import (
     MOST_LABELLED,
+    SMALL,
     WIDTH,
     draw_line,
     few_ticks,
@@ -118,6 +121,30 @@ def drawing(
         return figure
 
     return draw
+
+
+def drawing_again(run_folder: Path, paper: Paper, title: str) -> Draw | None:
+    """The same as when the run ended, from the files of its folder.
+
+    Raises:
+        UserError: one is damaged.
+    """
+    about, summary = (_saved(run_folder / name) for name in (ABOUT, "summary.json"))
+    known = about.get("monitor")  # older versions did not write it down
+    monitor = None if known is None else Monitor(known["key"], known["lower_is_better"])
+    metrics = summary.get("metrics") or {}
+    results = {name: float("nan") if v is None else float(v) for name, v in metrics.items()}
+    return drawing(run_folder, paper, monitor, title, results)
+
+
+def _saved(path: Path) -> dict[str, Any]:
+    """What a JSON file holds; nothing where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
 
 
 def _places(counts: Sequence[int], named: Sequence[bool]) -> list[tuple[float, ...]]:
@@ -270,13 +297,41 @@ def _first_words(key: MetricKey) -> str:
     return key.meaning if key.unit in key.meaning else f"{key.unit} {key.meaning}"
 
 
+def rules(monitor: Monitor, results: Mapping[str, float]) -> dict[str, float]:
+    """What rules without training have on the test, by name, in the measure of the best round.
+
+    Example:
+        >>> rules(Monitor("eval/auc"), {"test/auc": 0.8, "test/popularity/auc": 0.6})
+        {'popularity': 0.6}
+    """
+    name, found = monitor.key.removeprefix(VALIDATION), {}
+    for key, value in results.items():
+        first, *middle, measure = key.split("/")
+        rule = middle[0] if len(middle) == 1 and first == "test" and measure == name else "block"
+        if not rule.startswith("block") and rule != "average" and np.isfinite(value):
+            found[rule] = value
+    return found
+
+
+def _draw_rules(ax: Axes, found: Mapping[str, float], surface: Surface) -> None:
+    """Draw what needs no training as dotted lines; they are of the test, as no round has it."""
+    for rule, value in found.items():
+        ax.axhline(value, color=RIVALS, linestyle=":", linewidth=1.0, zorder=1)
+        ax.annotate(
+            f"{rule}, test", (1.0, value), xycoords=ax.get_yaxis_transform(), xytext=(-3, 2),
+            textcoords="offset points", va="bottom", ha="right", fontsize=SMALL,
+            color=readable(RIVALS, surface),
+        )  # fmt: skip
+
+
 def _mark(
     ax: Axes, table: Table, monitor: Monitor, results: Mapping[str, float], surface: Surface
 ) -> None:
-    """Mark the best round of every block, and write its test above."""
+    """Mark the best round of every block, and write its test above; draw what needs no training."""
     best = {int(table["block"][row]): row for row in best_rounds(table, monitor)}
     for row in best.values():
         mark_point(ax, (table[X_AXIS][row], table[monitor.key][row]), surface)
+    _draw_rules(ax, rules(monitor, results), surface)
     name, blocks = monitor.key.removeprefix(VALIDATION), np.unique(table["block"]).astype(int)
     said = {}
     for block, row in best.items():

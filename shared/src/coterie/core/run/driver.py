@@ -223,6 +223,7 @@ class FederatedRun:
             "server": moved(tree.to_plain(self.server_state), CPU),
             "store": moved(self.exchange.to_plain(), CPU),
             "ledger": self.ledger.rows(),
+            "by_party": self.ledger.by_party.rows(),
             "history": self.history,
             "results": self.results,
             "client_results": {
@@ -245,7 +246,7 @@ class FederatedRun:
             with self.on_device():
                 self.server_state = restore(self.server_state, moved(saved["server"], device))
                 self.exchange.load_plain(moved(saved["store"], device))
-            self.ledger.load(saved["ledger"])
+            self.ledger.load(saved["ledger"], saved.get("by_party"))  # unknown to older versions
             self.history, self.results = saved["history"], saved["results"]
             self.client_results = {
                 name: (pair["ids"], pair["values"])

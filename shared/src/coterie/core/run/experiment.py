@@ -26,7 +26,12 @@ from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import LAST
 from coterie.core.run.products import exported_products
 from coterie.core.run.runfolder import fixed, located
-from coterie.core.run.scoring import Scored, score_clients, scores_of_newcomer
+from coterie.core.run.scoring import (
+    Scored,
+    recommender_server,
+    score_clients,
+    scores_of_newcomer,
+)
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone
@@ -341,6 +346,10 @@ class RecommendsToUsers(Experiment[Settings]):
             that nobody can score; or why those users have none.
         """
         return score_clients(module, users, self.interactions.n_items)
+
+    def scores_alike(self, module: FederatedRun) -> bool:
+        """Whether a user's scores are the same to the bit whoever else is asked for at once."""
+        return recommender_server(module).serves_all_alike
 
     def scores_for_newcomer(self, module: FederatedRun, items: Tensor) -> Tensor:
         """Score all items, ``(1, n_items)``, for someone new who had ``items``, ``(n,)``.

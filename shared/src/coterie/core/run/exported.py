@@ -40,7 +40,7 @@ class Graph:
     Attributes:
         network: it holds nothing private unless that was asked for.
         inputs: real ones by name, B of them, ``(B, ...)``; to check by, never written.
-        about: what each input is, by its name.
+        about: what each input is, by its name, and the output if there is more to say of it.
         output: name of what it gives.
         expected: ``(B, n)`` what the run's own code gives for these inputs.
         free: axes of inputs that may have any length beside the first, by the input's name.
@@ -71,6 +71,7 @@ class Exported:
         writers: formats that the paper writes itself into a folder; each gives how much what was
             read back differs, as a share of the largest answer.
         loadings: lines of Python that load one of these formats.
+        lacking: what one of these formats does not give either, a line each.
         libraries: that read one of them, by the name that Hugging Face's hub has for it.
         files: what the other files of these formats hold, by their names.
     """
@@ -86,5 +87,6 @@ class Exported:
     no_graph: str = ""
     writers: Mapping[str, Callable[[Path], float]] = field(default_factory=dict)
     loadings: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     libraries: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)

@@ -64,6 +64,11 @@ class Recommender:
         return self.experiment.interactions
 
     @cached_property
+    def alike(self) -> bool:
+        """Whether a user's list is the same to the bit whoever else is asked for at once."""
+        return self.experiment.scores_alike(self.module)
+
+    @cached_property
     def had(self) -> Ragged:
         """Items that every user has had, also what filters left out: a row for each."""
         return Ragged.from_pairs(*self.data.had(), self.data.n_users)
@@ -101,7 +106,8 @@ class Recommender:
         best = Best.joined(found)
         listed = torch.bincount(best.row, minlength=len(asked))
         left_out = {int(asked[place]): refused[place] for place in sorted(refused)}
-        listed[list(refused)] = 1  # they are left out, not finished
+        if refused:
+            listed[list(refused)] = 1  # they are left out, not finished
         finished = asked[listed == 0].tolist()
         table = self._table(best, asked[best.row], self.data.user_names)
         return Lists(table, left_out, finished)
@@ -193,19 +199,26 @@ def best_items(scores: Tensor, known: Ragged, top: int) -> Best:
         >>> best.rank.tolist(), best.item.tolist()
         ([1, 2], [2, 0])
     """
-    rows, items = known.rows, known.values
-    inside = items < scores.shape[1]
-    rows, items = rows[inside], items[inside]
-    if scores.numel() and scores.min() == -torch.inf:
-        unscored = scores == -torch.inf
-        user, item = unscored.nonzero(as_tuple=True)
-        rows, items = torch.cat([rows, user]), torch.cat([items, item])
+    unscored = scores == -torch.inf if scores.numel() and scores.min() == -torch.inf else None
+    seen = _left_out(known, unscored, scores.shape[1])
+    if unscored is not None:
         scores = scores.masked_fill(unscored, 0.0)
-    seen = Ragged.from_pairs(rows, items, len(known))
     best = top_k(scores, min(top, scores.shape[1]), seen)
     row, place = (best >= 0).nonzero(as_tuple=True)
     chosen = best[row, place]
     return Best(row, place + 1, chosen, scores[row, chosen])
+
+
+def _left_out(known: Ragged, unscored: Tensor | None, n_items: int) -> Ragged:
+    """Items that are left out of each list: known or not scored, and below ``n_items``."""
+    inside = known.values < n_items
+    if unscored is None and bool(inside.all()):
+        return known
+    rows, items = known.rows[inside], known.values[inside]
+    if unscored is not None:
+        user, item = unscored.nonzero(as_tuple=True)
+        rows, items = torch.cat([rows, user]), torch.cat([items, item])
+    return Ragged.from_pairs(rows, items, len(known))
 
 
 def _unknown(name: str, data: Interactions, rules: DataSettings) -> str:

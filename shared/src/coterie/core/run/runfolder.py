@@ -34,7 +34,7 @@ MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
 _WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
 _PLACES = (("data", "name"), ("data", "root"), ("model", "path"), ("expert", "vectors"))
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
-ABOUT, MEASURED = "about.json", "clients.npz"
+ABOUT, MEASURED, PARTIES = "about.json", "clients.npz", "parties.json"
 """Files of a run: what it is of; what every client measured."""
 
 

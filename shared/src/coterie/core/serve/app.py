@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from coterie.core.errors import UserError
-from coterie.core.front.newcomers import history_of_columns
-from coterie.core.run.recommendation_files import Recommendations
-from coterie.core.run.recommender import NEW
 from coterie.core.serve.guard import HEALTH, METRICS, MISTAKE, Guard, Refused
 from coterie.core.serve.limits import Limits, Token
+from coterie.core.serve.lists import Answer, listed, listed_newcomer, unlisted
 from coterie.core.serve.messages import (
     Batch,
     Health,
-    Item,
     Listed,
     ListedUser,
     Lists,
@@ -30,9 +28,9 @@ from coterie.core.serve.messages import (
 )
 from coterie.core.serve.opened import OpenedRun, State
 from coterie.core.serve.page import page
+from coterie.core.serve.together import Together
 
-_UNKNOWN = "there is no such user in the run"
-_NOTHING_LEFT = "nothing is left to recommend: all items are consumed"
+T = TypeVar("T")
 _SAID = {
     400: "the request is malformed",
     401: "no token, or a wrong one",
@@ -76,40 +74,37 @@ def make_app(run: OpenedRun, limits: Limits, token: Token | None = None) -> Guar
 
 
 def _add_lists(app: FastAPI, run: OpenedRun, limits: Limits) -> None:
-    @app.get("/recommend/{user:path}")
-    async def recommend(user: str, top: Top = 10) -> ListedUser:
+    together = Together(run)
+
+    @app.get("/recommend/{user:path}", response_model=ListedUser)
+    async def recommend(user: str, top: Top = 10) -> Response:
         """Recommend to a user of the run what they have not had."""
         _at_most("top", top, limits.top)
-        [found] = await _computed(run, lambda state: _listed(state, [user], top))
-        if isinstance(found, Refused):
-            raise found
-        return found
+        return _json(await asyncio.wrap_future(together.ask(user, top)))
 
-    @app.post("/recommend")
-    async def recommend_to_many(asked: Batch) -> Lists:
+    @app.post("/recommend", response_model=Lists)
+    async def recommend_to_many(asked: Batch) -> Response:
         """Recommend to several users of the run; a user without a list is told why."""
         _at_most("top", asked.top, limits.top)
         _at_most("the number of users", len(asked.users), limits.users)
         users = list(dict.fromkeys(asked.users))
 
-        def lists(state: State) -> list[ListedUser]:
-            found = _listed(state, users, asked.top)
+        def lists(state: State) -> list[Answer]:
+            found = zip(users, listed(state, users, asked.top), strict=True)
             return [
-                ListedUser(user=user, items=[], notes=[one.why], round=state.round)
-                if isinstance(one, Refused)
-                else one
-                for user, one in zip(users, found, strict=True)
+                unlisted(state, user, one) if isinstance(one, Refused) else one
+                for user, one in found
             ]
 
-        return Lists(lists=await _computed(run, lists))
+        return _json({"lists": await _computed(run, lists)})
 
-    @app.post("/new-user")
-    async def recommend_to_new_user(asked: NewUser) -> Listed:
+    @app.post("/new-user", response_model=Listed)
+    async def recommend_to_new_user(asked: NewUser) -> Response:
         """Recommend to someone new by what they had; nothing of it is kept."""
         _at_most("top", asked.top, limits.top)
         longest = max(map(len, asked.history.values()))
         _at_most("the length of a history", longest, limits.history)
-        return await _computed(run, lambda state: _of_newcomer(state, asked))
+        return _json(await _computed(run, lambda state: listed_newcomer(state, asked)))
 
 
 def _add_others(app: FastAPI, run: OpenedRun) -> None:
@@ -128,52 +123,12 @@ def _add_others(app: FastAPI, run: OpenedRun) -> None:
         return HTMLResponse(page(app.openapi()), headers=headers)
 
 
-async def _computed(run: OpenedRun, work: Any) -> Any:
+async def _computed(run: OpenedRun, work: Callable[[State], T]) -> T:
     return await asyncio.wrap_future(run.submit(work))
 
 
-def _listed(state: State, users: list[str], top: int) -> list[ListedUser | Refused]:
-    """Give the list of each user, all by one state, or why there is none."""
-    recommender = state.recommender
-    numbers = {user: recommender.numbers.get(user) for user in users}
-    known = [number for number in numbers.values() if number is not None]
-    found = recommender.lists(known, top)
-    items = _items(state, found.table)
-    answers: list[ListedUser | Refused] = []
-    for user, number in numbers.items():
-        if number is None:
-            answers.append(Refused(404, _UNKNOWN))
-        elif number in found.left_out:
-            answers.append(Refused(409, " ".join(str(found.left_out[number]).split())))
-        else:
-            mine = items.get(number, [])
-            notes = [] if mine else [_NOTHING_LEFT]
-            answers.append(ListedUser(user=user, items=mine, notes=notes, round=state.round))
-    return answers
-
-
-def _of_newcomer(state: State, asked: NewUser) -> Listed:
-    recommender = state.recommender
-    try:
-        history = history_of_columns(asked.history, recommender.experiment)
-    except UserError as error:
-        raise Refused(422, " ".join(str(error).split())) from None
-    try:
-        table = recommender.for_newcomer(NEW, history, asked.top)
-    except UserError as error:
-        raise Refused(409, " ".join(str(error).split())) from None
-    items = _items(state, table).get(0, [])
-    notes = [*history.notes, *([] if items else [_NOTHING_LEFT])]
-    return Listed(items=items, notes=notes, round=state.round)
-
-
-def _items(state: State, table: Recommendations) -> dict[int, list[Item]]:
-    """Items by the place of the user in the table's names, best first."""
-    found: dict[int, list[Item]] = {}
-    rows = state.recommender.rows(table)
-    for user, row in zip(table.user.tolist(), rows, strict=True):
-        found.setdefault(user, []).append(Item.model_construct(**row))
-    return found
+def _json(answer: Answer) -> Response:
+    return Response(to_json(answer), media_type="application/json")
 
 
 def _at_most(what: str, given: int, most: int) -> None:

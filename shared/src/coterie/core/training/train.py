@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,9 @@ from coterie.core.files import write_json, writing
 from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, heavy, load
-from coterie.core.run.about import write_about, write_measured
+from coterie.core.run.about import write_about, write_measured, write_parties
 from coterie.core.run.checkpoint import LAST
-from coterie.core.run.dashboard import titled
+from coterie.core.run.dashboard import render, rules, titled
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
 from coterie.core.run.lock import held
@@ -45,7 +45,7 @@ from coterie.core.training.callbacks.notes import (
 from coterie.core.training.callbacks.progress import RoundProgress
 from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.rounds import MetricsLogger
-from coterie.core.training.loggers.wandb import RunCard, wandb_logger
+from coterie.core.training.loggers.wandb import RunCard, concluded, wandb_logger
 from coterie.core.training.module import FederatedModule
 from coterie.core.training.shown import show_data, show_results, show_stopped
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
@@ -174,7 +174,7 @@ def train_experiment(
     check_objects("loggers", loggers, Logger)
     own = [*callbacks, *asked_callbacks(settings.trainer)]
     check_callbacks(own)
-    with _opened(paper, experiment.settings, federation) as folder:
+    with _opened(paper, experiment.settings, federation) as folder, ExitStack() as until_end:
         show_data(paper, experiment)
         costs = Costs()
         beside = [costs, GivenAgain(), *_beside(paper, experiment, federation, folder), *own]
@@ -184,10 +184,12 @@ def train_experiment(
                 run = FederatedRun(reached)
                 check_reached(federation, run.exchange)
                 write_about(folder.path, experiment, run.bound, federation.monitor)
+                ours = _loggers(paper, experiment, run, folder)
+                until_end.enter_context(concluded(ours))
                 fit(
                     FederatedModule(run, values_of(experiment.settings)),
                     beside,
-                    [*_loggers(paper, experiment, run, folder), *loggers],
+                    [*ours, *loggers],
                     settings.trainer,
                     ckpt_path=_last(folder),
                     folder=folder.path,
@@ -198,7 +200,7 @@ def train_experiment(
                 return folder.path
             run = looked_into(run, federation, folder.path)
             experiment.finish(run, folder.path)
-        _summarise(experiment, run, folder, costs)
+        _summarise(paper, experiment, run, folder, costs)
     return folder.path
 
 
@@ -217,11 +219,12 @@ def _reached(
 
 
 def _summarise(
-    experiment: Experiment[Any], run: FederatedRun, folder: RunFolder, costs: Costs
+    paper: Paper, experiment: Experiment[Any], run: FederatedRun, folder: RunFolder, costs: Costs
 ) -> None:
     """Write the numbers of a finished run, and print them."""
-    federation = run.federation
+    federation, settings = run.federation, experiment.settings
     write_json(folder.path / "ledger.json", run.ledger.rows())
+    write_parties(folder.path, run.ledger.by_party)
     write_measured(folder.path, run.client_results)
     summary = Summary(
         rounds=run.round,
@@ -241,6 +244,9 @@ def _summarise(
     )
     clients = experiment.client_table(run)
     folder.write_summary(summary)
+    monitor = federation.monitor
+    if monitor is not None and rules(monitor, summary.metrics) and _kept(settings, folder):
+        render(folder.path, paper, monitor, titled(settings), summary.metrics)  # beside the curves
     if clients:
         write_json(folder.path / "clients.json", clients)
     shown = replace(summary, metrics=experiment.shown(summary.metrics))
@@ -324,11 +330,19 @@ def _loggers(
         tags = (settings.reading, *kinds)
         code = {f"git.{where}": commit for where, commit in commits().items()}
         origin = {"paper": paper.name, "data_digest": run.bound["data"], **code}
-        card = RunCard(paper.name, method, settings.data.name, settings.seed, tags, origin)
+        names = paper.name, method, settings.data.name
+        card = RunCard(*names, settings.seed, tags, _kind(paper, settings), origin)
         shown = (federation.monitor, federation.client_columns, paper.keys)
         if (logger := wandb_logger(settings.logger, folder.path, card, *shown)) is not None:
             found.append(logger)
     return [*found, *asked_loggers(settings.trainer, folder.path)]
+
+
+def _kind(paper: Paper, settings: Any) -> str:
+    """Whether a run is federated, or a bound that federations are compared with."""
+    if paper.central == paper.local:  # one network stands for both
+        return "federated"
+    return {paper.central: "central", paper.local: "local"}.get(settings.method, "federated")
 
 
 def _last(folder: RunFolder) -> Path | None:

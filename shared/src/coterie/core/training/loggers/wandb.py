@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -32,7 +33,8 @@ UPLOADING = 600.0  # and for the upload of an online one; what is not up by then
 CONNECT_SECONDS = 15  # that a server may take to answer; no round waits
 FLUSH_SECONDS = 1.0  # what is lost when the process is killed; W&B's default is 15
 _OFF = "W&B logging is off, metrics.csv goes on"
-RESULTS = ("config.yaml", "metrics.csv", "curves.png", "curves.svg")
+RESULTS = ("config.yaml", "metrics.csv", "ledger.json", "curves.png", "curves.svg")
+NUMBERS = ("metrics", "reference")  # of summary.json; its notes may name clients
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class RunCard:
         data: name.
         seed: of the run.
         tags: such as the preset.
+        kind: federated, or the bound that it is: central or local.
         origin: of the numbers, for the config: paper, digest of the data, commits.
     """
 
@@ -53,6 +56,7 @@ class RunCard:
     data: str
     seed: int
     tags: tuple[str, ...] = ()
+    kind: str = "federated"
     origin: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,7 +101,7 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
             project=settings.project,
             # Runs that are compared with one another: methods and seeds on one data set.
             group=settings.group or f"{card.paper}/{card.data}",
-            job_type="federated",
+            job_type=card.kind,
             tags=list(card.tags),
         )
         self._wandb_init.pop("anonymous", None)  # newer versions warn of it
@@ -119,6 +123,7 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
         self._table: Any = None
         self._begun_run: Any = None
         self._lost = False  # whether the service of W&B is gone
+        self.waits, self._trained = False, False
 
     @property
     def experiment(self) -> Any:
@@ -160,8 +165,21 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
         self._aside.do(self._commit)
 
     def finalize(self, status: str) -> None:
+        """Finish the run, or once it is concluded where that is awaited."""
+        if self.waits and status == "success":
+            self._trained = True
+        else:
+            self._end(0 if status == "success" else 1)
+
+    def conclude(self) -> None:
+        """Finish a run that was trained, now that its last files are there."""
+        self.waits = False
+        if self._trained:
+            self._trained = False
+            self._end(0)
+
+    def _end(self, code: int) -> None:
         """Finish the run; wait until everything is written."""
-        code = 0 if status == "success" else 1
         self._aside.do(self._commit)
         self._aside.do(lambda: self._finish(code))
         patience = UPLOADING if self._online else PATIENCE
@@ -299,10 +317,19 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
                 artifact = heavy("wandb").Artifact(f"run-{self._run_id}", type="results")
                 for file in results:
                     artifact.add_file(str(file))
+                self._add_numbers(artifact)
                 self._begun_run.log_artifact(artifact)
             if code == 0 and self.settings.model:
                 self._keep_model()
             self._close(code)
+
+    def _add_numbers(self, artifact: Any) -> None:
+        """Add the final numbers of a finished run, beside the paper's and those of simple rules."""
+        path = self.folder / "summary.json"
+        if path.is_file():
+            found = json.loads(path.read_text(encoding="utf-8"))
+            with artifact.new_file("numbers.json", encoding="utf-8") as file:
+                json.dump({name: found.get(name) for name in NUMBERS}, file, indent=2)
 
     def _keep_model(self) -> None:
         """Have W&B keep what the server holds after the best round."""
@@ -317,6 +344,23 @@ class RoundWandbLogger(WandbLogger, RoundLogger):
         if self._begun_run is not None:
             run, self._begun_run = self._begun_run, None
             run.finish(exit_code=code)
+
+
+@contextlib.contextmanager
+def concluded(loggers: Sequence[Any]) -> Iterator[None]:
+    """Let W&B wait for the files that a run writes after its last round; end it then.
+
+    Args:
+        loggers: of the run, those of W&B among them.
+    """
+    waiting = [one for one in loggers if isinstance(one, RoundWandbLogger)]
+    for one in waiting:
+        one.waits = True
+    try:
+        yield
+    finally:
+        for one in waiting:
+            one.conclude()
 
 
 def wandb_logger(*arguments: Any) -> RoundWandbLogger | None:
