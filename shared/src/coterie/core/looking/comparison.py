@@ -19,7 +19,7 @@ from coterie.core.looking.measures import headline, higher_is_better, tail
 from coterie.core.tables.paired import FEWEST, Contrast, Spread, contrasts, spread
 from coterie.core.tables.result import NAN, known
 
-_DATA = ("data.name", "data.columns", "data.min_rating", "data.min_interactions")
+_DATA = ("data.name", "data.more", "data.columns", "data.min_rating", "data.min_interactions")
 _EVALUATION = ("data.", "reading")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IN_LABEL = 2  # settings that a label names

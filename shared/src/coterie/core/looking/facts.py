@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.run.lasting import fixed
 from coterie.core.run.lock import holder
 from coterie.core.run.metrics_file import read_metrics
-from coterie.core.run.runfolder import ABOUT, MEASURED, fixed
+from coterie.core.run.runfolder import ABOUT, MEASURED
 from coterie.core.settings.configuration import read_text, read_yaml
 from coterie.core.tables.report import read_saved
 

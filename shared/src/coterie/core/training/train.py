@@ -23,10 +23,11 @@ from coterie.core.kernels import switch
 from coterie.core.privacy.build import remarks
 from coterie.core.registry.papers import Paper, heavy, load
 from coterie.core.run.about import write_about, write_measured
-from coterie.core.run.checkpoint import LAST
+from coterie.core.run.checkpoint import LAST, check_folder
 from coterie.core.run.dashboard import titled
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
+from coterie.core.run.lasting import MORE, has_more
 from coterie.core.run.lock import held
 from coterie.core.run.origin import commits
 from coterie.core.run.runfolder import RunFolder, Summary, resumable
@@ -47,7 +48,7 @@ from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RunCard, wandb_logger
 from coterie.core.training.module import FederatedModule
-from coterie.core.training.shown import show_data, show_results, show_stopped
+from coterie.core.training.shown import show_data, show_growth, show_results, show_stopped
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 
 
@@ -70,13 +71,32 @@ def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator
     path = resumable(paper, settings)
     with held(path):
         RunFolder.open(path, settings)
-        stored = values_of(RunFolder.open(path).settings)["rounds"]
-        wanted = values_of(settings)["rounds"]
-        if stored != wanted and reopened(federation, path, wanted):
+        then, now = values_of(RunFolder.open(path).settings), values_of(settings)
+        more = then["rounds"] != now["rounds"] and reopened(federation, path, now["rounds"])
+        if has_more(then, now):
+            check_grown(settings.engine.name, federation, path)
+            show_growth(path, now[MORE][len(then[MORE]) :])
+            more = True
+        if more:
             summary = path / "summary.json"
             with writing(summary):
                 summary.unlink(missing_ok=True)
         yield RunFolder.for_settings(paper, settings)
+
+
+def check_grown(engine: str, federation: Federation, path: Path) -> None:
+    """Check that a run may go on with data that have got more blocks.
+
+    Raises:
+        UserError: its clients are in folders of their own, which hold the data that there were; or
+            its checkpoint is damaged, or of other data than the first blocks.
+    """
+    if engine != "in-process":
+        raise UserError(
+            f"cannot add data to {path} with 'engine.name' {engine}: its clients keep the data "
+            "that they were started with; name all files from the start by --data.more"
+        )
+    check_folder(path, federation)
 
 
 def reopened(federation: Federation, path: Path, rounds: int) -> bool:
