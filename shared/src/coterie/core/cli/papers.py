@@ -28,8 +28,7 @@ from coterie.core.cli.command import (
 from coterie.core.errors import UserError
 from coterie.core.looking.privacy import releases
 from coterie.core.registry.papers import Paper, find_paper, heavy, load, papers
-from coterie.core.run.lasting import grown
-from coterie.core.run.runfolder import RunFolder, paper_of, resumable, stored_settings
+from coterie.core.run.runfolder import RunFolder, further, paper_of, resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
 from coterie.core.settings.sections import DataSettings
 from coterie.core.tables.latex import latex_table
@@ -103,7 +102,7 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
 
     def again(path: Path) -> Configuration:
         found = configure(paper, argv, stored_settings(path))
-        return replace(found, settings=grown(found.settings, RunFolder.open(path).settings))
+        return replace(found, settings=further(path, found.settings))
 
     settings = configuration.settings
     if not settings.run.name:

@@ -13,8 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.front.given import computing, configured, in_python, trained
 from coterie.core.front.recommended import check_top, frame_of, numbers_of
 from coterie.core.registry.papers import Paper, find_paper, heavy
-from coterie.core.run.lasting import grown
-from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
+from coterie.core.run.runfolder import RunFolder, further, paper_of, stored_settings
 from coterie.core.settings.base import BaseSettings
 
 if TYPE_CHECKING:
@@ -319,7 +318,7 @@ class Run:
         with in_python():
             base, given = stored_settings(self.folder), {**changes, "run.resume": True}
             wanted = configured(paper, given, "resume()", base=base, also=_RESUMED).settings
-            wanted = grown(wanted, self.config)
+            wanted = further(self.folder, wanted)
         if (wanted.run.folder / paper.name / str(wanted.run.name)) != self.folder:
             raise UserError("a run goes on in its own folder: leave out and name out of 'run'")
         return type(self)(trained(paper, wanted, quiet, callbacks, loggers))

@@ -19,9 +19,9 @@ from typing import Any
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
-from coterie.core.registry.data_sets import stem
+from coterie.core.registry.data_sets import is_hub_name, stem
 from coterie.core.registry.papers import Paper, find_paper, load
-from coterie.core.run.lasting import MORE, differing, has_more, located
+from coterie.core.run.lasting import MORE, differing, grown, has_more, located
 from coterie.core.run.lock import holder, in_use
 from coterie.core.run.origin import commits
 from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
@@ -311,11 +311,30 @@ def _goes_on(path: Path, settings: Any, again: Callable[[Path], Any] | None) -> 
     return not folder.finished or now["rounds"] > then["rounds"] or has_more(then, now)
 
 
+def further(path: Path, wanted: Any) -> Any:
+    """Settings with which a run goes on: data that are wanted and are not its own are more rows.
+
+    Args:
+        path: folder of the run.
+        wanted: its settings, with what a call gives over them.
+
+    Raises:
+        UserError: the data are others, and none can be added to those of the run.
+    """
+    stored = RunFolder.open(path).settings
+    found = grown(wanted, stored)
+    if values_of(located(found))["data.name"] != values_of(stored)["data.name"]:
+        raise _another(path, "data.name", stored, wanted)
+    return found
+
+
 def _growing(parent: Path, settings: Any, again: Callable[[Path], Any] | None) -> list[Path]:
     """List the runs for which the data that are asked for are more rows, the oldest first."""
     if again is None or MORE not in values_of(settings) or not parent.is_dir():
         return []
-    named = values_of(located(settings))["data.name"]
+    named = str(values_of(located(settings))["data.name"])
+    if not Path(named).is_absolute() and not is_hub_name(named):  # it is not there
+        return []
     return [
         path
         for path in sorted(parent.iterdir(), key=lambda path: (len(path.name), path.name))
@@ -341,11 +360,15 @@ def _refusal(path: Path) -> UserError:
 def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
     key = _differing(stored, located(wanted))
     if key is not None:
-        old, new = values_of(stored)[key], values_of(wanted)[key]
-        raise UserError(
-            f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
-            "leave the flag out, or start a new run without --resume"
-        )
+        raise _another(path, key, stored, wanted)
+
+
+def _another(path: Path, key: str, stored: Any, wanted: Any) -> UserError:
+    old, new = values_of(stored)[key], values_of(wanted)[key]
+    return UserError(
+        f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
+        "leave the flag out, or start a new run without --resume"
+    )
 
 
 def _differing(stored: Any, wanted: Any) -> str | None:
