@@ -113,3 +113,12 @@ def differing(one, other):
 
 def known(values):
     return values.nan_to_num(-1.0) if values.is_floating_point() else values
+
+
+def files_in(run):
+    """Every file of a run, by name, with its bytes."""
+    return {
+        path.relative_to(run).as_posix(): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file()
+    }

@@ -121,7 +121,7 @@ class Comparison:
         own = self.groups[0]
         pair = f"{own.label} and {group.label}"
         for key in _DATA:
-            first, second = own.first.config.get(key), group.first.config.get(key)
+            first, second = own.first.settings.get(key), group.first.settings.get(key)
             if first != second:
                 return f"{pair} have other data ({key}: {shown(first)} and {shown(second)})"
         if differ := self._other_digests(group, "data"):

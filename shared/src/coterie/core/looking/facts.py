@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, find_paper
-from coterie.core.run.lasting import fixed
+from coterie.core.run.lasting import MORE, fixed
 from coterie.core.run.lock import holder
 from coterie.core.run.metrics_file import read_metrics
 from coterie.core.run.runfolder import ABOUT, MEASURED
@@ -95,7 +95,9 @@ class RunFacts:
     def settings(self) -> dict[str, Any]:
         """The settings that make its numbers: no seed, place, speed, logger."""
         kept = {"rounds": self.config.get("rounds")} | fixed(self.config)
-        left_out = ("seed", "paper")
+        left_out = ["seed", "paper"]
+        if not self.config.get(MORE):  # as in runs of before there was the setting
+            left_out.append(MORE)
         return {
             key: value
             for key, value in kept.items()
