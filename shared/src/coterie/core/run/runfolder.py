@@ -333,7 +333,7 @@ def _growing(parent: Path, settings: Any, again: Callable[[Path], Any] | None) -
     if again is None or MORE not in values_of(settings) or not parent.is_dir():
         return []
     named = str(values_of(located(settings))["data.name"])
-    if not Path(named).is_absolute() and not is_hub_name(named):  # it is not there
+    if not Path(named).expanduser().exists() and not is_hub_name(named):
         return []
     return [
         path
