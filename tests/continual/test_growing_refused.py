@@ -24,11 +24,8 @@ END = max(time for _, _, time in FIRST)
 def runs(tmp_path_factory):
     """Files, a folder of runs, and a finished run in it."""
     folder = tmp_path_factory.mktemp("refused")
-    return (
-        written(folder),
-        folder,
-        train(folder, "one", "--method", "ft", data=folder / "first.csv"),
-    )
+    files = written(folder)
+    return files, folder, train(folder, "one", "--method", "ft", data=files[0])
 
 
 ROWS = {

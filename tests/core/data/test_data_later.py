@@ -11,7 +11,7 @@ from coterie.core.data.interactions.splits import temporal_blocks
 from coterie.core.errors import UserError
 
 
-def data(rows, source="file", **more):
+def data(rows, source="file", titles=None, **more):
     """Interactions of (user, item, time) by name, numbered as they come."""
     users, items = (list(dict.fromkeys(row[place] for row in rows)) for place in (0, 1))
     columns = (
@@ -20,7 +20,7 @@ def data(rows, source="file", **more):
         [row[2] for row in rows],
     )
     tensors = (torch.tensor(column, dtype=torch.int64) for column in columns)
-    return Interactions(*tensors, None, users, items, None, None, source, **more)
+    return Interactions(*tensors, None, users, items, titles, None, source, **more)
 
 
 def named(found):
@@ -72,10 +72,8 @@ def test_the_filter_of_later_rows_equals_a_loop(seed, k):
     assert grown.interactions.item_names[: known.n_items] == known.item_names
     last = grown.blocks[-1]
     assert (last.rows.start, last.rows.stop) == (count, len(found))
-    assert (last.n_users, last.n_items) == (
-        len({row[0] for row in found}),
-        grown.interactions.n_items,
-    )
+    users, items = ({row[place] for row in found} for place in (0, 1))
+    assert (last.n_users, last.n_items) == (len(users), len(items))
     gone = sum(one.rows for one in grown.interactions.dropped) - (len(old) - count)
     assert gone == len(new) - len(in_time)
     if gone:

@@ -293,14 +293,15 @@ class Run:
     ) -> Run:
         """Go on with the run from its last whole round, to the numbers of one never interrupted.
 
-        A finished run goes on with more rounds if its data are one block.
+        A finished run goes on with more rounds if its data are one block, or with the rows of more
+        data, which came later, as one more block if its paper trains on blocks.
 
         Args:
             quiet: print neither tables nor progress.
             callbacks: the objects that `coterie.train` was given, made as they were.
             loggers: of Lightning; they need not be those of before.
-            changes: settings that may change: ``rounds``, and of the sections ``run``, ``logger``,
-                ``trainer`` and ``engine`` those that change no number.
+            changes: settings that may change: ``rounds``, ``data`` for what came later, and of the
+                sections ``run``, ``logger``, ``trainer`` and ``engine`` those that change no number.
 
         Returns:
             The run.
