@@ -187,7 +187,7 @@ class StreamSettings(GrowingData):
     """The data stream."""
 
     fractions: tuple[float, ...] = (0.6, 0.4 / 3, 0.4 / 3)
-    """Shares of all blocks but the last, in time (section 5.1)."""
+    """Shares of all blocks but the last, in time (section 5.1), of the data without 'more'."""
     base_order: Literal["random", "chronological"] = "random"
     """How a user's items of the base block are split 80/10/10."""
     block_order: Literal["random", "chronological"] | None = None

@@ -300,8 +300,8 @@ class Run:
             quiet: print neither tables nor progress.
             callbacks: the objects that `coterie.train` was given, made as they were.
             loggers: of Lightning; they need not be those of before.
-            changes: settings that may change: ``rounds``, ``data`` for what came later, and of the
-                sections ``run``, ``logger``, ``trainer`` and ``engine`` those that change no number.
+            changes: settings that may change: ``rounds``, ``data`` for what came later, and those
+                of ``run``, ``logger``, ``trainer`` and ``engine`` that change no number.
 
         Returns:
             The run.
