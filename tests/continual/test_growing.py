@@ -19,6 +19,8 @@ from tests.continual.grown_runs import (
 
 import coterie
 from coterie.continual.algorithm import F3CRec
+from coterie.continual.experiment import Experiment
+from coterie.continual.settings import Settings, StreamSettings
 from coterie.core.cli.main import main
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.serving import evaluate, recommend
@@ -135,6 +137,24 @@ def test_an_unfinished_run_may_grow(files, left_out, tmp_path):
     assert not (run / "summary.json").exists()
     assert grow(tmp_path, "early", third, "--trainer.max_epochs", "-1") == 0
     assert differing(left(run), left(left_out[0])) == []
+
+
+def test_a_run_of_before_there_was_the_setting_grows(files, left_out, tmp_path):
+    first, second, third, _ = files
+    run = train(tmp_path, "old", *LEFT_OUT, data=first)
+    config = run / "config.yaml"
+    assert "  more: []\n" in config.read_text()
+    config.write_text(config.read_text().replace("  more: []\n", ""))
+    assert grow(tmp_path, "old", second) == grow(tmp_path, "old", third) == 0
+    assert differing(left(run), left(left_out[0])) == []
+
+
+def test_the_papers_averages_are_not_of_more_blocks():
+    def known(**data):
+        return Experiment(Settings(data=StreamSettings(name="ml-100k", **data))).reference()
+
+    assert known(more=("july.csv",)).items() < known().items()
+    assert not any("average" in name for name in known(more=("july.csv",)))
 
 
 def test_a_run_grows_from_python(files, left_out, tmp_path):

@@ -100,11 +100,18 @@ def test_rows_of_which_filters_leave_nothing(tmp_path, capsys):
         (["--data.fractions", "[.5]"], "with another 'data.fractions'"),
         (["--data.columns", "user=item,item=user"], "with another 'data.columns'"),
         (["--rounds", "3"], "earlier blocks had another number"),
-        (["--engine.name", "processes"], "cannot add data to"),
+        (["--engine.name", "processes"], "keep the data that they were started with"),
     ],
 )
 def test_other_settings(runs, capsys, flags, wanted):
     assert wanted in refusal(runs, capsys, runs[0][1], *flags)
+
+
+def test_clients_with_folders_of_their_own(tmp_path, capsys):
+    files = written(tmp_path)
+    run = train(tmp_path, "one", "--method", "ft", "--trainer.max_epochs", "1", data=files[0])
+    (run / "clients").mkdir()
+    assert "keep the data" in refusal((files, tmp_path, run), capsys, files[1])
 
 
 def test_data_sets_and_papers_that_do_not_grow(runs, capsys):

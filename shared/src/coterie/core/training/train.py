@@ -31,7 +31,7 @@ from coterie.core.run.lasting import MORE, has_more
 from coterie.core.run.lock import held
 from coterie.core.run.origin import commits
 from coterie.core.run.runfolder import RunFolder, Summary, resumable
-from coterie.core.run.simulated import in_processes, looked_into, read_run
+from coterie.core.run.simulated import CLIENTS, in_processes, looked_into, read_run
 from coterie.core.settings.schema import values_of
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.files import Curves, TranscriptFile
@@ -56,12 +56,12 @@ from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
 def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
     """Open the run to resume, or make a new folder, and keep others from training there meanwhile.
 
-    See `RunFolder.for_settings`. A complete run that gets more rounds is an unfinished one from
-    then on.
+    See `RunFolder.for_settings`. A complete run that gets more rounds, or more blocks, is an
+    unfinished one from then on.
 
     Raises:
-        UserError: as there, or the run cannot go on with so many rounds, or another process trains
-            it; the folder is as it was.
+        UserError: as there, or the run cannot go on with so many rounds or with these data, or
+            another process trains it; the folder is as it was.
     """
     if not settings.run.resume:
         folder = RunFolder.create(paper, settings)
@@ -91,10 +91,11 @@ def check_grown(engine: str, federation: Federation, path: Path) -> None:
         UserError: its clients are in folders of their own, which hold the data that there were; or
             its checkpoint is damaged, or of other data than the first blocks.
     """
-    if engine != "in-process":
+    if engine != "in-process" or (path / CLIENTS).is_dir():
         raise UserError(
-            f"cannot add data to {path} with 'engine.name' {engine}: its clients keep the data "
-            "that they were started with; name all files from the start by --data.more"
+            f"cannot add data to {path}: clients in processes of their own keep the data that they "
+            "were started with; leave 'engine.name' at in-process, or start a new run with all "
+            "files, by --data.more"
         )
     check_folder(path, federation)
 
