@@ -149,6 +149,18 @@ def test_a_run_of_before_there_was_the_setting_grows(files, left_out, tmp_path):
     assert differing(left(run), left(left_out[0])) == []
 
 
+def test_files_may_be_named_where_they_are(files, left_out, tmp_path, monkeypatch):
+    """A run is resumed and looked into from anywhere."""
+    first, second, third, _ = files
+    monkeypatch.chdir(first.parent)
+    more = ["--data.more", f"[{second.name}]"]
+    run = train(tmp_path, "near", *LEFT_OUT, *more, data=first.name)
+    assert grow(tmp_path, "near", third.name) == 0
+    monkeypatch.chdir(tmp_path)
+    assert evaluate(run) == evaluate(left_out[0])
+    assert differing(left(run), left(left_out[0])) == []
+
+
 def test_the_papers_averages_are_not_of_more_blocks():
     def known(**data):
         return Experiment(Settings(data=StreamSettings(name="ml-100k", **data))).reference()

@@ -148,8 +148,13 @@ def test_old_files_that_have_changed(tmp_path, capsys):
     assert changed in refusal((files, tmp_path, run), capsys, second)
     write(first, [*FIRST[:-1], ("u0", *FIRST[-1][1:])])
     assert changed in refusal((files, tmp_path, run), capsys, second)
+    renamed = {"u0": "u00"}  # in the same place among all names, so that numbers are the same
+    write(first, [(renamed.get(user, user), *row) for user, *row in FIRST])
+    assert changed in refusal((files, tmp_path, run), capsys, second)
     write(first, random.Random(9).sample(FIRST, len(FIRST)))  # another order is the same rows
     assert grow(tmp_path, "one", second) == 0
+    instead = refusal((files, tmp_path, run), capsys, third, "--data.more", f"[{third}]")
+    assert "with another 'data.more'" in instead
     write(second, SECOND[:-1])
     assert changed in refusal((files, tmp_path, run), capsys, third)
     second.unlink()
