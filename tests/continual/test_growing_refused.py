@@ -172,8 +172,13 @@ def test_a_run_without_a_name_grows_where_only_one_can(tmp_path, capsys):
     assert "no unfinished run" in capsys.readouterr().err
     assert grow(tmp_path, "one", second) == 0
     assert "has the rows of" in capsys.readouterr().out
+    damaged = tmp_path / "f3crec" / "damaged"
+    damaged.mkdir()
+    (damaged / "config.yaml").write_text("paper: f3crec\nrounds: many\n")
+    assert main([*asked, str(third)]) == 0
+    fourth = write(tmp_path / "fourth.csv", [("u0", "i0", 9999)])
     train(tmp_path, "two", "--method", "ft", data=first)
-    assert main([*asked, str(third)]) == 2
+    assert main([*asked, str(fourth)]) == 2
     assert "2 runs could go on with the rows of" in capsys.readouterr().err
     assert main([*asked, str(tmp_path / "nothing.csv")]) == 2
     assert "no unfinished run" in capsys.readouterr().err

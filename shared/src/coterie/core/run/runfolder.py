@@ -214,7 +214,7 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
             return growing[0]
         raise UserError(
             f"{len(growing)} runs could go on with the rows of {values_of(settings)['data.name']}: "
-            f"name one by --run.name, as {growing[-1].name}"
+            f"name one by --run.name, as {growing[0].name}"
         )
     raise UserError(
         f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
@@ -329,19 +329,22 @@ def further(path: Path, wanted: Any) -> Any:
 
 
 def _growing(parent: Path, settings: Any, again: Callable[[Path], Any] | None) -> list[Path]:
-    """List the runs for which the data that are asked for are more rows, the oldest first."""
+    """List the runs for which the data that are asked for are more rows, by name."""
     if again is None or MORE not in values_of(settings) or not parent.is_dir():
         return []
     named = str(values_of(located(settings))["data.name"])
     if not Path(named).expanduser().exists() and not is_hub_name(named):
         return []
-    return [
-        path
-        for path in sorted(parent.iterdir(), key=lambda path: (len(path.name), path.name))
-        if (path / "config.yaml").is_file()
-        and _goes_on(path, settings, again)
-        and named in values_of(again(path))[MORE]
-    ]
+
+    def grows(path: Path) -> bool:
+        if not (path / "config.yaml").is_file():
+            return False
+        try:
+            return _goes_on(path, settings, again) and named in values_of(again(path))[MORE]
+        except UserError:  # a damaged run is not meant
+            return False
+
+    return sorted(filter(grows, parent.iterdir()))
 
 
 def _refusal(path: Path) -> UserError:
