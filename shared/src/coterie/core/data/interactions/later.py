@@ -112,8 +112,10 @@ def _not_later(before: Interactions, new: Interactions, late: Tensor, newest: in
     count = int(late.sum())
     rows = f"{count:,} of {len(new):,} rows of {new.source}"
     if _had_all(before, new.take(late)):
-        return f"{rows} are in the run already, as that of user '{user}' and item '{item}': leave \
-those out, and add what came later than time {newest}"
+        return (
+            f"{rows} are in the run already, as that of user '{user}' and item '{item}': leave "
+            f"those out, and add what came later than time {newest}"
+        )
     return (
         f"{rows} are not later than the newest row of the run, of time {newest}, as that of user "
         f"'{user}' and item '{item}' at {int(new.time[row])}: leave them out, or train anew on all"
@@ -131,7 +133,7 @@ def _had_all(before: Interactions, rows: Interactions) -> bool:
             )
         }
 
-    return said(rows) <= said(before)
+    return said(rows) <= said(before.take(torch.isin(before.time, rows.time)))
 
 
 def _places(names: Sequence[str]) -> dict[str, int]:
