@@ -45,6 +45,17 @@ def test_what_is_noted_equals_a_loop(data):
     assert left_out.shape == (n_users, 3 * length)
 
 
+def test_room_for_blocks_that_came_since_changes_no_list():
+    before, after = LeaveOut(2, n_blocks=2), LeaveOut(2, n_blocks=4)
+    train, one = Ragged.from_lists([[0, 1, 2], [1]]), torch.tensor([1, 0])
+    noted = before.noted(before.empty(2), one, torch.rand(2, 5), train)
+    wider = after.widened(noted)
+    assert wider.shape == (2, 8)
+    assert wider.dtype == noted.dtype
+    assert after.rows(wider).tolists() == before.rows(noted).tolists()
+    assert after.widened(wider) is wider
+
+
 def test_nothing_is_kept_where_the_list_is_only_distilled():
     run = simulate(using("distil", rounds=1), make_stream(30))
     assert run.private()[1].left_out.shape[1] == 0

@@ -16,7 +16,7 @@ from transformers import BertModel
 
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
-from coterie.core.run.runfolder import located
+from coterie.core.run.lasting import located
 from coterie.core.settings.configuration import configure
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged

@@ -17,7 +17,7 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors import tree
 from coterie.core.tensors.saved import save
 from coterie.core.training.callbacks.checkpoints import Checkpoints
-from coterie.core.training.train import reopened
+from coterie.core.training.opening import reopened
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings, TaskSettings, TrainSettings
 

@@ -4,6 +4,7 @@ import csv
 import gzip
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -14,14 +15,16 @@ from torch import nn
 from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
-from coterie.core.federation.federation import Federation
+from coterie.core.federation.federation import Earlier, Federation
 from coterie.core.local_training.watching import constants_of
 from coterie.core.methods import fedavg
 from coterie.core.methods.registry import client_half, server_half
 from coterie.core.registry.papers import find_paper, load
+from coterie.core.run.checkpoint import check_bound
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.serving import evaluate, recommend
 from coterie.core.settings.configuration import configure
+from coterie.core.tensors.saved import digest
 from coterie.core.training.train import train
 
 FLAGS = ["--preset", "smoke", "--rounds", "1", "--logger.wandb", "off", "--run.progress", "false"]
@@ -237,3 +240,22 @@ def test_what_is_trained_or_kept_by_training_is_no_constant():
     assert not any(name.endswith((".weight", ".running_mean")) for name in before)
     module.np = np.arange(3)
     assert constants_of(module) != before
+
+
+def test_a_state_goes_on_with_more_blocks_only_if_its_own_are_the_same():
+    """Both digests count: what clients hold, and what their numbers stand for."""
+    held, more = torch.arange(3), torch.arange(4)
+    grown = SimpleNamespace(blocks=[held, more], earlier=[Earlier(1, lambda: "names")])
+    now = {"data": digest([held, more]), "ids": "more names", "constants": "none"}
+    then = {"data": digest([held]), "ids": "names", "constants": "none"}
+
+    def blocks(**changes):
+        return check_bound({"bound": then | changes}, now, grown)
+
+    assert blocks() == 1
+    assert check_bound({"bound": now}, now, grown) == 2
+    for changes in ({"data": digest([more])}, {"ids": "other names"}, {"ids": "more names"}):
+        with pytest.raises(UserError, match="the data have changed"):
+            blocks(**changes)
+    with pytest.raises(UserError, match="other constants of the module"):
+        blocks(constants="others")

@@ -75,7 +75,7 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         self.backbone = make_backbone(settings.model)
         self.retention = make_retention(settings, self.backbone)
         length = settings.replay.leave_out_n if settings.leaves_out else 0
-        self.leave_out = LeaveOut(length, n_blocks=len(settings.data.fractions) + 1)
+        self.leave_out = LeaveOut(length, n_blocks=settings.data.n_blocks)
         self.dtype = getattr(torch, settings.engine.dtype)
 
     def enrol(self, data: UserRows, key: Key) -> ClientState:
@@ -88,6 +88,10 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         blocks = torch.zeros(n_users, dtype=torch.int64)
         memory, left_out = self.retention.empty(params), self.leave_out.empty(n_users)
         return ClientState(params, tree.clone(params), memory, blocks, blocks - 1, left_out)
+
+    def widened(self, private: ClientState) -> ClientState:
+        """Make room for what is left out in blocks that came since."""
+        return replace(private, left_out=self.leave_out.widened(private.left_out))
 
     def work(self, data: UserRows) -> Tensor:
         """Local samples of each user, ``(C,)``."""

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
 from coterie.continual.local_training import ChooseReplay, Pull, Replay
@@ -302,6 +303,11 @@ class LeaveOut:
     def empty(self, n_users: int) -> Tensor:
         """Free places for the items of all blocks, ``(C, N · blocks)`` int32."""
         return torch.full((n_users, self.length * self.n_blocks), FREE, dtype=torch.int32)
+
+    def widened(self, left_out: Tensor) -> Tensor:
+        """Add free places for blocks that came since, ``(C, W)`` to ``(C, N · blocks)``."""
+        more = self.length * self.n_blocks - left_out.shape[1]
+        return left_out if more <= 0 else pad(left_out, (0, more), value=FREE)
 
     def noted(self, left_out: Tensor, blocks: Tensor, scores: Tensor, train: Ragged) -> Tensor:
         """Add the items of a block: of its train items the N that rank highest.

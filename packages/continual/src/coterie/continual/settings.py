@@ -8,7 +8,7 @@ from typing import Any, Literal
 from coterie.core.errors import UserError
 from coterie.core.settings.base import BaseSettings
 from coterie.core.settings.schema import filled
-from coterie.core.settings.sections import DataSettings, ValidationSettings, at_least, between
+from coterie.core.settings.sections import GrowingData, ValidationSettings, at_least, between
 
 Method = Literal[
     "ft",
@@ -183,11 +183,11 @@ class SPPSettings:
 
 
 @dataclass(frozen=True)
-class StreamSettings(DataSettings):
+class StreamSettings(GrowingData):
     """The data stream."""
 
     fractions: tuple[float, ...] = (0.6, 0.4 / 3, 0.4 / 3)
-    """Shares of all blocks but the last, in time (section 5.1)."""
+    """Shares of all blocks but the last, in time (section 5.1), of the data without 'more'."""
     base_order: Literal["random", "chronological"] = "random"
     """How a user's items of the base block are split 80/10/10."""
     block_order: Literal["random", "chronological"] | None = None
@@ -198,6 +198,11 @@ class StreamSettings(DataSettings):
     (public code), which is biased if the file is sorted by item; default: the reading's."""
     split_seed: int | None = None
     """Seed of random splits; None takes the run's seed."""
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks: those of the data, and one for each file that was added."""
+        return len(self.fractions) + 1 + len(self.more)
 
     @property
     def unread(self) -> dict[str, str]:

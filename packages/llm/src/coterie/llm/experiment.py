@@ -25,7 +25,7 @@ from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Need, RecommendsToUsers
-from coterie.core.run.runfolder import fixed, located
+from coterie.core.run.lasting import fixed, located
 from coterie.core.run.scoring import Scored
 from coterie.core.settings.schema import values_of
 from coterie.core.standalone import Standalone

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import SUPPRESS, Namespace
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from coterie.core.cli.command import (
 from coterie.core.errors import UserError
 from coterie.core.looking.privacy import releases
 from coterie.core.registry.papers import Paper, find_paper, heavy, load, papers
-from coterie.core.run.runfolder import paper_of, resumable, stored_settings
+from coterie.core.run.runfolder import RunFolder, further, paper_of, resumable, stored_settings
 from coterie.core.settings.configuration import Configuration, configure, print_help, to_yaml
 from coterie.core.settings.sections import DataSettings
 from coterie.core.tables.latex import latex_table
@@ -62,8 +63,19 @@ def _trained(paper: Paper, configuration: Configuration) -> Path:
     if configuration.variants:
         files = ", ".join(f"configs/{paper.name}/{name}.yaml" for name in configuration.variants)
         tell(f"Settings: {files} (--variant none for the general ones)")
+    _tell_of_rows(paper, configuration)
     folder: Path = heavy("coterie.core.training.train").train(paper, configuration.settings)
     return folder
+
+
+def _tell_of_rows(paper: Paper, configuration: Configuration) -> None:
+    """Say that a run has the rows of a file already, which otherwise would look as if added now."""
+    run, name = configuration.settings.run, configuration.given.flags.get("data.name")
+    if name is None or not run.resume:
+        return
+    had = getattr(RunFolder.open(run.folder / paper.name / run.name).settings.data, "more", ())
+    if str(Path(name).expanduser().absolute()) in had:
+        tell(f"Data: the run has the rows of {name} already")
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -89,7 +101,8 @@ def configure_run(paper: Paper, argv: Sequence[str]) -> Configuration:
         return configuration
 
     def again(path: Path) -> Configuration:
-        return configure(paper, argv, stored_settings(path))
+        found = configure(paper, argv, stored_settings(path))
+        return replace(found, settings=further(path, found.settings))
 
     settings = configuration.settings
     if not settings.run.name:

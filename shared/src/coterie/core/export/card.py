@@ -14,7 +14,8 @@ from coterie.core.errors import UserError
 from coterie.core.registry.data_sets import data_sets, hub_name, is_hub_name, stem
 from coterie.core.registry.keys import KEYS, MetricKey
 from coterie.core.registry.papers import Paper
-from coterie.core.run.runfolder import RunFolder, fixed
+from coterie.core.run.lasting import fixed
+from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.schema import values_of
 
 NAME = "README.md"

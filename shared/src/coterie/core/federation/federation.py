@@ -26,6 +26,19 @@ def bounds(settings: EngineSettings) -> Bounds:
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What a federation was before its data grew.
+
+    Attributes:
+        blocks: the first so many blocks are those that there were.
+        origin: as `Federation.origin` was.
+    """
+
+    blocks: int
+    origin: Callable[[], str]
+
+
+@dataclass(frozen=True)
 class Federation:
     """Server half, client half and the data of every block.
 
@@ -53,6 +66,7 @@ class Federation:
         aggregation: what stands in for the mean of what clients send; None for nothing.
         noise: what the server adds to their sums; None for nothing.
         secret: whether sums leave behind masks.
+        earlier: what it was each time before its data grew; a run of that goes on with this one.
     """
 
     server: Server[Any]
@@ -75,6 +89,7 @@ class Federation:
     aggregation: Aggregation | None = None
     noise: SumNoise | None = None
     secret: bool = False
+    earlier: Sequence[Earlier] = ()
 
     def __post_init__(self) -> None:
         """Check that the server half has a mean, or sums, for what is to stand in or be added.

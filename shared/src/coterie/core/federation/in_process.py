@@ -158,11 +158,11 @@ class InProcess(Exchange):
         if self.client.secret is not None and parts and "secret" in parts[0]:
             self.client.secret.load_plain(parts[0]["secret"])
         if "parts" not in plain:
-            self.store.load_plain(plain, self._newcomer())
+            self.store.load_plain(plain, self._newcomer(), self.client.widened)
             return
         for part in parts:
             own = PrivateStore[Any](not self.is_list)
-            own.load_plain(part, self._newcomer())
+            own.load_plain(part, self._newcomer(), self.client.widened)
             for ids in own.ids().split(1) if self.is_list else [own.ids()]:
                 self.store.enrol(ids, own.take(ids))
 

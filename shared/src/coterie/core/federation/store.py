@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -107,8 +107,10 @@ class PrivateStore(Generic[P]):
         rows = tree.to_plain(self._rows if self.stacked else self._list)
         return {"place": self._place, "count": self._count, "rows": rows}
 
-    def load_plain(self, plain: dict[str, Any], like: P) -> None:
-        """Restore what `to_plain` gave; ``like`` gives the structure.
+    def load_plain(
+        self, plain: dict[str, Any], like: P, fit: Callable[[P], P] = lambda private: private
+    ) -> None:
+        """Restore what `to_plain` gave; ``like`` gives the structure, ``fit`` makes room.
 
         Raises:
             KeyError: the checkpoint holds another structure, or tensors of another shape.
@@ -117,9 +119,9 @@ class PrivateStore(Generic[P]):
         dtypes = {path: leaf.dtype for path, leaf in tree.tensors(like)}
         rows = _typed(plain["rows"], dtypes)
         if not self.stacked:
-            self._list = [restore(like, row) for row in rows]
+            self._list = [fit(restore(like, row)) for row in rows]
         else:
-            self._rows = None if rows is None else restore(like, rows)
+            self._rows = None if rows is None else fit(restore(like, rows))
             expected = {path: leaf.shape[1:] for path, leaf in tree.tensors(like)}
             for path, leaf in tree.tensors(self._rows):
                 wanted = expected.get(path, leaf.shape[1:])

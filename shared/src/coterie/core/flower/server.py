@@ -29,7 +29,7 @@ from coterie.core.registry.papers import find_paper, heavy, load
 from coterie.core.run.apart import SECRET, expected, write_secret
 from coterie.core.run.deployed import Deployed
 from coterie.core.run.driver import computing_as
-from coterie.core.run.runfolder import differing, fixed
+from coterie.core.run.lasting import differing, fixed
 from coterie.core.settings.configuration import read_config
 from coterie.core.settings.schema import build, changed, values_of
 

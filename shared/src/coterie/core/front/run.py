@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 from coterie.core.front.given import computing, configured, in_python, trained
 from coterie.core.front.recommended import check_top, frame_of, numbers_of
 from coterie.core.registry.papers import Paper, find_paper, heavy
-from coterie.core.run.runfolder import RunFolder, paper_of, stored_settings
+from coterie.core.run.runfolder import RunFolder, further, paper_of, stored_settings
 from coterie.core.settings.base import BaseSettings
 
 if TYPE_CHECKING:
@@ -293,14 +293,15 @@ class Run:
     ) -> Run:
         """Go on with the run from its last whole round, to the numbers of one never interrupted.
 
-        A finished run goes on with more rounds if its data are one block.
+        A finished run goes on with more rounds if its data are one block, or with the rows of more
+        data, which came later, as one more block if its paper trains on blocks.
 
         Args:
             quiet: print neither tables nor progress.
             callbacks: the objects that `coterie.train` was given, made as they were.
             loggers: of Lightning; they need not be those of before.
-            changes: settings that may change: ``rounds``, and of the sections ``run``, ``logger``,
-                ``trainer`` and ``engine`` those that change no number.
+            changes: settings that may change: ``rounds``, ``data`` for what came later, and those
+                of ``run``, ``logger``, ``trainer`` and ``engine`` that change no number.
 
         Returns:
             The run.
@@ -318,6 +319,7 @@ class Run:
         with in_python():
             base, given = stored_settings(self.folder), {**changes, "run.resume": True}
             wanted = configured(paper, given, "resume()", base=base, also=_RESUMED).settings
+            wanted = further(self.folder, wanted)
         if (wanted.run.folder / paper.name / str(wanted.run.name)) != self.folder:
             raise UserError("a run goes on in its own folder: leave out and name out of 'run'")
         return type(self)(trained(paper, wanted, quiet, callbacks, loggers))

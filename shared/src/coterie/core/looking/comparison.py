@@ -19,7 +19,7 @@ from coterie.core.looking.measures import headline, higher_is_better
 from coterie.core.tables.paired import FEWEST, Contrast, Spread, contrasts, spread
 from coterie.core.tables.result import NAN, known
 
-_DATA = ("data.name", "data.columns", "data.min_rating", "data.min_interactions")
+_DATA = ("data.name", "data.more", "data.columns", "data.min_rating", "data.min_interactions")
 _EVALUATION = ("data.", "reading")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _IN_LABEL = 2  # settings that a label names
@@ -121,7 +121,7 @@ class Comparison:
         own = self.groups[0]
         pair = f"{own.label} and {group.label}"
         for key in _DATA:
-            first, second = own.first.config.get(key), group.first.config.get(key)
+            first, second = own.first.settings.get(key), group.first.settings.get(key)
             if first != second:
                 return f"{pair} have other data ({key}: {shown(first)} and {shown(second)})"
         if differ := self._other_digests(group, "data"):

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import Paper, find_paper
+from coterie.core.run.lasting import MORE, fixed
 from coterie.core.run.lock import holder
 from coterie.core.run.metrics_file import read_metrics
-from coterie.core.run.runfolder import ABOUT, MEASURED, PARTIES, fixed
+from coterie.core.run.runfolder import ABOUT, MEASURED, PARTIES
 from coterie.core.settings.configuration import read_text, read_yaml
 from coterie.core.tables.report import read_saved
 
@@ -94,7 +95,9 @@ class RunFacts:
     def settings(self) -> dict[str, Any]:
         """The settings that make its numbers: no seed, place, speed, logger."""
         kept = {"rounds": self.config.get("rounds")} | fixed(self.config)
-        left_out = ("seed", "paper")
+        left_out = ["seed", "paper"]
+        if not self.config.get(MORE):  # as in runs of before there was the setting
+            left_out.append(MORE)
         return {
             key: value
             for key, value in kept.items()

@@ -84,6 +84,13 @@ class Client(Generic[P, X]):
         """Make the private state of newcomers from their data and keys."""
         raise NotImplementedError(f"{type(self).__name__} must say how a client starts")
 
+    def widened(self, private: P) -> P:
+        """Give private state of a checkpoint the room that it has by now. Default: the same.
+
+        For state whose shape follows from the number of blocks, as data may have grown since.
+        """
+        return private
+
     def work(self, data: Any) -> Tensor | None:
         """Estimate the work of each client, ``(C,)``; equal work is put into the same chunk."""
         return None

@@ -30,7 +30,7 @@ from coterie.core.protocol.edition import with_edition
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import bound_to
 from coterie.core.run.experiment import Experiment
-from coterie.core.run.runfolder import fixed
+from coterie.core.run.lasting import from_the_start
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.ordering import adjacent
@@ -212,7 +212,7 @@ def _secret(folder: Path, settings: Any) -> bytes:
     """
     path = folder / SECRET
     if not path.exists():
-        return simulated_secret(fixed(values_of(settings)))
+        return simulated_secret(from_the_start(values_of(settings)))
     try:
         found = path.read_bytes()
     except OSError as error:

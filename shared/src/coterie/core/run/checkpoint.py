@@ -12,7 +12,8 @@ from typing import Any
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.registry.data_sets import data_sets, is_hub_name
-from coterie.core.run.runfolder import RunFolder, differing, fixed
+from coterie.core.run.lasting import MORE, differing, fixed
+from coterie.core.run.runfolder import RunFolder
 from coterie.core.settings.schema import values_of
 from coterie.core.tensors.saved import digest, load, resolve
 
@@ -72,12 +73,16 @@ def settings_of(federation: Federation) -> dict[str, Any]:
     return json.loads(json.dumps({**fixed(found), "seed": federation.seed}, default=str))
 
 
-def check_bound(saved: Mapping[str, Any], now: Bound) -> None:
-    """Refuse a checkpoint that was not made from these data and constants.
+def check_bound(saved: Mapping[str, Any], now: Bound, federation: Federation) -> int:
+    """Refuse a checkpoint that was not made from these data, or their first blocks, and constants.
 
     Args:
         saved: what `FederatedRun.to_plain` gave.
         now: what the run is bound to that would load it.
+        federation: of that run.
+
+    Returns:
+        How many blocks there were.
 
     Raises:
         UserError: it was not; says which of them differs.
@@ -88,7 +93,8 @@ def check_bound(saved: Mapping[str, Any], now: Bound) -> None:
             "the checkpoint does not say which data it was trained on, as it is of an older "
             f"version: {_REMEDY}"
         )
-    if then["data"] != now["data"] or then["ids"] != now["ids"]:
+    blocks = _blocks_of(then, now, federation)
+    if blocks is None:
         raise UserError(
             "the data have changed since the run was trained, or are other ones: put them back "
             f"as they were, or {_REMEDY}"
@@ -98,6 +104,18 @@ def check_bound(saved: Mapping[str, Any], now: Bound) -> None:
             "frozen parameters, buffers or other constants of the module are not those that the "
             f"run was trained with: make or load the same ones in every process, or {_REMEDY}"
         )
+    return blocks
+
+
+def _blocks_of(then: Bound, now: Bound, federation: Federation) -> int | None:
+    """How many blocks the data had that a run was trained on; None where they were other data."""
+    if then["data"] == now["data"] and then["ids"] == now["ids"]:
+        return len(federation.blocks)
+    for earlier in federation.earlier:
+        first = list(federation.blocks[: earlier.blocks])
+        if then["data"] == digest(first) and then["ids"] == earlier.origin():
+            return earlier.blocks
+    return None
 
 
 def _gone(then: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
@@ -113,7 +131,8 @@ def check_settings(saved: Mapping[str, Any], federation: Federation) -> None:
     """
     then = saved.get("bound", {}).get("settings")
     now = settings_of(federation)
-    now.pop("data.name", None)  # wherever they are: their digest says whether they are the same
+    for place in ("data.name", MORE):  # wherever they are: digests say whether they are the same
+        now.pop(place, None)
     key = None if then is None else differing(then, now) or _gone(then, now)
     if key is not None:
         raise UserError(
@@ -134,7 +153,7 @@ def check_folder(folder: Path, federation: Federation) -> None:
     path = folder / "checkpoints" / LAST
     if path.is_file():
         with naming(folder):
-            check_bound(read_checkpoint(path)["federation"], bound_to(federation))
+            check_bound(read_checkpoint(path)["federation"], bound_to(federation), federation)
 
 
 def check_data_there(folder: RunFolder) -> None:
@@ -143,14 +162,15 @@ def check_data_there(folder: RunFolder) -> None:
     Raises:
         UserError: it is not.
     """
-    name = str(values_of(folder.settings).get("data.name"))
-    path = Path(name).expanduser()
-    own = "/" in name and name not in data_sets() and not is_hub_name(name)
-    if own and not path.exists():
-        raise UserError(
-            f"{folder.path} was trained on {path.absolute()}, which is not there: put the file "
-            f"back, or {_REMEDY}"
-        )
+    values = values_of(folder.settings)
+    for name in map(str, (values.get("data.name"), *values.get(MORE, ()))):
+        path = Path(name).expanduser()
+        own = "/" in name and name not in data_sets() and not is_hub_name(name)
+        if own and not path.exists():
+            raise UserError(
+                f"{folder.path} was trained on {path.absolute()}, which is not there: put the file "
+                f"back, or {_REMEDY}"
+            )
 
 
 @contextmanager

@@ -19,11 +19,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import Exchange, TooFew
-from coterie.core.federation.federation import (
-    Federation,
-    check_alike,
-    check_reached,
-)
+from coterie.core.federation.federation import Federation, check_alike, check_reached
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, LedgerMark
 from coterie.core.federation.store import PrivateStore
@@ -240,7 +236,7 @@ class FederatedRun:
         Raises:
             UserError: it was asked of another method or backbone, or on other data.
         """
-        check_bound(saved, self.bound)
+        blocks = check_bound(saved, self.bound, self.federation)
         device = self.federation.device
         try:
             with self.on_device():
@@ -255,6 +251,8 @@ class FederatedRun:
             for name in _POSITION:
                 setattr(self, name, saved[name])
             self.closed = saved.get("closed", False)  # unknown to older versions
+            if self.finished and self.block + 1 == blocks < len(self.federation.blocks):
+                self.finished, self.reopened = False, True  # data were added
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise UserError(
                 f"the checkpoint does not fit this run ({error}): it is of another method, "

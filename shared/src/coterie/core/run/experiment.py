@@ -16,7 +16,7 @@ from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.data.interactions.interactions import Dropped, Interactions
 from coterie.core.errors import UserError
 from coterie.core.federation.aggregation import aggregation_of
-from coterie.core.federation.federation import Federation, bounds
+from coterie.core.federation.federation import Earlier, Federation, bounds
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.sum_noise import simulated_secret, sum_noise
 from coterie.core.protocol.card import Card
@@ -24,8 +24,8 @@ from coterie.core.protocol.client import Client
 from coterie.core.protocol.server import Server
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.checkpoint import LAST
+from coterie.core.run.lasting import from_the_start, located
 from coterie.core.run.products import exported_products
-from coterie.core.run.runfolder import fixed, located
 from coterie.core.run.scoring import (
     Scored,
     recommender_server,
@@ -228,12 +228,15 @@ class Experiment(Generic[Settings]):
             middleware=middleware(settings.privacy, client.steps()),
             bounds=bounds(settings.engine),
             aggregation=aggregation_of(settings.aggregate),
-            noise=sum_noise(settings.privacy, simulated_secret(fixed(values_of(settings)))),
+            noise=sum_noise(
+                settings.privacy, simulated_secret(from_the_start(values_of(settings)))
+            ),
             secret=settings.aggregate.secret,
             monitor=getattr(server, "monitor", None),
             client_columns=self.client_columns(),
             settings=values_of(located(settings)),
             origin=self.origin,
+            earlier=self.earlier(),
         )
 
     def standalone(self, client: int | None, network: str | None) -> Standalone[Any, Any, Any]:
@@ -256,6 +259,13 @@ class Experiment(Generic[Settings]):
         Default: that of the public facts.
         """
         return digest(self.public())
+
+    def earlier(self) -> Sequence[Earlier]:
+        """Say what the data were before each time they grew, oldest first. Default: they did not.
+
+        A paper whose section ``data`` is a `coterie.core.settings.sections.GrowingData` says it.
+        """
+        return ()
 
     def client_columns(self) -> tuple[str, ...]:
         """Name measurements of clients that are columns of their table. Default: none."""

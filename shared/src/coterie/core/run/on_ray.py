@@ -25,7 +25,7 @@ from coterie.core.registry.data_sets import data_root
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.apart import bound_card, write_folder
 from coterie.core.run.experiment import Experiment
-from coterie.core.run.runfolder import located
+from coterie.core.run.lasting import located
 from coterie.core.run.simulated import (
     CLIENTS,
     check_cards,

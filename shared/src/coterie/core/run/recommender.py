@@ -224,9 +224,15 @@ def _left_out(known: Ragged, unscored: Tensor | None, n_items: int) -> Ragged:
 def _unknown(name: str, data: Interactions, rules: DataSettings) -> str:
     """Say why there is no user of a name."""
     some = f"({data.n_users} users, such as {', '.join(data.user_names[:3])})"
-    if data.dropped and name in load_data(rules.name, rules.root, rules.columns).user_names:
+    files = (rules.name, *getattr(rules, "more", ()))
+    if data.dropped and any(name in _users_of(file, rules) for file in files):
         what = "; ".join(in_words(data.dropped))
         return f"user '{name}' is in the data, but not in the run's after filtering {some}: {what}"
     like = next((each for each in data.user_names if each.casefold() == name.casefold()), None)
     hint = f": did you mean '{like}'?" if like is not None else ""
     return f"user '{name}' is not in the run's data after filtering {some}{hint}"
+
+
+def _users_of(file: str, rules: DataSettings) -> list[str]:
+    """Ids of the users of a file or data set, before any filter."""
+    return load_data(file, rules.root, rules.columns).user_names

@@ -246,7 +246,7 @@ class _Again:
                 continue
             saved = read_checkpoint(path)["federation"]
             check_settings(saved, self.run.federation)
-            check_bound(saved, self.run.bound)
+            check_bound(saved, self.run.bound, self.run.federation)
             found[int(saved["round"])] = saved
             if saved.get("closed"):
                 self.ended_by = max(self.ended_by, int(saved["round"]))

@@ -19,20 +19,14 @@ from typing import Any
 from coterie.core.errors import UserError, nearest
 from coterie.core.files import write_json, write_text, writing
 from coterie.core.kernels import switch
-from coterie.core.registry.data_sets import data_sets, stem
+from coterie.core.registry.data_sets import is_hub_name, stem
 from coterie.core.registry.papers import Paper, find_paper, load
+from coterie.core.run.lasting import MORE, differing, grown, has_more, located
 from coterie.core.run.lock import holder, in_use
 from coterie.core.run.origin import commits
 from coterie.core.settings.configuration import Source, read_config, read_text, read_yaml, to_yaml
 from coterie.core.settings.schema import build, values_of
 
-_WHERE = ("name", "processes", "address", "deadline", "start", "min_clients", "patience")
-_SPEED = tuple(
-    f"engine.{name}" for name in ("device", "chunk", "threads", "kernels", "workers", *_WHERE)
-)
-MAY_CHANGE = ("rounds", "run", "logger", "trainer", *_SPEED, "data.root")
-_WHOLE_RUN = ("logger.transcript",)  # of a part of the rounds it would be worth nothing
-_PLACES = (("data", "name"), ("data", "root"), ("model", "path"), ("expert", "vectors"))
 _PACKAGES = ("coterie-core", "torch", "lightning", "numpy")
 ABOUT, MEASURED, PARTIES = "about.json", "clients.npz", "parties.json"
 """Files of a run: what it is of; what every client measured."""
@@ -215,6 +209,13 @@ def resumable(paper: Paper, settings: Any, again: Callable[[Path], Any] | None =
     for path in reversed(_taken(parent, name)):
         if (path / "config.yaml").is_file() and _goes_on(path, settings, again):
             return path
+    if growing := _growing(parent, settings, again):
+        if len(growing) == 1:
+            return growing[0]
+        raise UserError(
+            f"{len(growing)} runs could go on with the rows of {values_of(settings)['data.name']}: "
+            f"name one by --run.name, as {growing[0].name}"
+        )
     raise UserError(
         f"no unfinished run {parent / name} with these settings: leave --resume out to start one, "
         "name another by --run.name, or give a finished one of a single block more --rounds"
@@ -256,22 +257,6 @@ def paper_of(path: Path) -> Paper:
 def _config(paper: Paper, settings: Any) -> str:
     own = located(settings)
     return to_yaml(replace(own, run=replace(own.run, resume=False)), paper.name)
-
-
-def located(settings: Any) -> Any:
-    """Settings that name the same files wherever they are read: what is on the disk, absolutely.
-
-    Those are a file of the user's own, the folder of the data sets, and that of a model.
-    """
-    for section, key in _PLACES:
-        part = getattr(settings, section, None)
-        value = getattr(part, key, None)
-        path = Path(str(value)).expanduser()
-        if part is None or value is None or path.is_absolute():
-            continue
-        if (key == "root" or path.exists()) and str(value) not in data_sets():
-            settings = replace(settings, **{section: replace(part, **{key: str(path.absolute())})})
-    return settings
 
 
 def _make(path: Path, config: str) -> bool:
@@ -322,7 +307,44 @@ def _goes_on(path: Path, settings: Any, again: Callable[[Path], Any] | None) -> 
     stored = folder.settings
     if _differing(stored, wanted) is not None:
         return False
-    return not folder.finished or values_of(wanted)["rounds"] > values_of(stored)["rounds"]
+    then, now = values_of(stored), values_of(wanted)
+    return not folder.finished or now["rounds"] > then["rounds"] or has_more(then, now)
+
+
+def further(path: Path, wanted: Any) -> Any:
+    """Settings with which a run goes on: data that are wanted and are not its own are more rows.
+
+    Args:
+        path: folder of the run.
+        wanted: its settings, with what a call gives over them.
+
+    Raises:
+        UserError: the data are others, and none can be added to those of the run.
+    """
+    stored = RunFolder.open(path).settings
+    found = grown(wanted, stored)
+    if values_of(located(found))["data.name"] != values_of(stored)["data.name"]:
+        raise _another(path, "data.name", stored, wanted)
+    return found
+
+
+def _growing(parent: Path, settings: Any, again: Callable[[Path], Any] | None) -> list[Path]:
+    """List the runs for which the data that are asked for are more rows, by name."""
+    if again is None or MORE not in values_of(settings) or not parent.is_dir():
+        return []
+    named = str(values_of(located(settings))["data.name"])
+    if not Path(named).expanduser().exists() and not is_hub_name(named):
+        return []
+
+    def grows(path: Path) -> bool:
+        if not (path / "config.yaml").is_file():
+            return False
+        try:
+            return _goes_on(path, settings, again) and named in values_of(again(path))[MORE]
+        except UserError:  # a damaged run is not meant
+            return False
+
+    return sorted(filter(grows, parent.iterdir()))
 
 
 def _refusal(path: Path) -> UserError:
@@ -341,30 +363,19 @@ def _refusal(path: Path) -> UserError:
 def _check_compatible(path: Path, stored: Any, wanted: Any) -> None:
     key = _differing(stored, located(wanted))
     if key is not None:
-        old, new = values_of(stored)[key], values_of(wanted)[key]
-        raise UserError(
-            f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
-            "leave the flag out, or start a new run without --resume"
-        )
+        raise _another(path, key, stored, wanted)
+
+
+def _another(path: Path, key: str, stored: Any, wanted: Any) -> UserError:
+    old, new = values_of(stored)[key], values_of(wanted)[key]
+    return UserError(
+        f"cannot resume {path} with another '{key}': it has {_shown(old)}, not {_shown(new)}; "
+        "leave the flag out, or start a new run without --resume"
+    )
 
 
 def _differing(stored: Any, wanted: Any) -> str | None:
     return differing(values_of(stored), values_of(located(wanted)))
-
-
-def differing(old: Mapping[str, Any], new: Mapping[str, Any]) -> str | None:
-    """Name the first setting that differs and may not, of flat keys and values."""
-    return next((key for key in fixed(new) if old.get(key) != new[key]), None)
-
-
-def fixed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a run keeps as long as it lives, of flat keys and values."""
-    free = tuple(f"{key}." for key in MAY_CHANGE)
-    return {
-        key: value
-        for key, value in values.items()
-        if key in _WHOLE_RUN or not f"{key}.".startswith(free)
-    }
 
 
 def _shown(value: Any) -> str:

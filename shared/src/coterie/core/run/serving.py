@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from coterie.core.data.sources.later_files import files_of
 from coterie.core.errors import UserError
 from coterie.core.privacy.attack import plot_curve
 from coterie.core.registry.papers import find_paper, load
@@ -143,7 +144,7 @@ def recommend_all(run: Path, out: Path, top: int = 10) -> Served:
     check_out(out)
     recommender = open_recommender(run)
     settings, users = recommender.experiment.settings, recommender.data.n_users
-    if out.resolve() == Path(settings.data.name).expanduser().resolve():
+    if out.resolve() in [path.resolve() for path in files_of(settings.data)]:
         raise UserError(f"{out} is the file that the run was trained on: choose another --out")
     with computing_as(settings.engine):
         found = recommender.lists(range(users), top)

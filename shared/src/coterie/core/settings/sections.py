@@ -107,6 +107,15 @@ class DataSettings(NamedData):
 
 
 @dataclass(frozen=True)
+class GrowingData(DataSettings):
+    """Which interactions to train on, for papers that train on one block after the other."""
+
+    more: tuple[str, ...] = ()
+    """Files of rows that came later, the oldest first; each is a block of its own, behind those of
+    the data. --resume --data FILE adds one to a run."""
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """How the clients are simulated; changes speed and memory, never the algorithm."""
 
@@ -310,7 +319,7 @@ class RunSettings:
     """Name of this run's folder; default is made of data set, method, backbone and seed."""
     resume: bool = False
     """Go on with a run of that name from its last checkpoint, with more rounds if its data are one
-    block."""
+    block. With --data FILE a run of blocks goes on with the rows of the file as one more block."""
     checkpoint_every: int = 1
     """Rounds between two checkpoints."""
     progress: bool = True

@@ -34,6 +34,12 @@ def show_data(paper: Paper, experiment: Experiment[Any]) -> None:
         printed.print(_folded(f"Rows {line}"))
 
 
+def show_growth(folder: Path, files: Sequence[str]) -> None:
+    """Say with the rows of which files a run goes on."""
+    text = f"{folder} goes on with the rows of {' and '.join(files)}, a block of each file"
+    console(soft_wrap=True).print(_folded(text))
+
+
 _NOTHING_KEPT = "a run to try things out, nothing of it is kept"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,10 +26,9 @@ from coterie.core.run.checkpoint import LAST
 from coterie.core.run.dashboard import render, rules, titled
 from coterie.core.run.driver import FederatedRun
 from coterie.core.run.experiment import Experiment, check
-from coterie.core.run.lock import held
 from coterie.core.run.origin import commits
-from coterie.core.run.runfolder import RunFolder, Summary, resumable
-from coterie.core.run.simulated import in_processes, looked_into, read_run
+from coterie.core.run.runfolder import RunFolder, Summary
+from coterie.core.run.simulated import in_processes, looked_into
 from coterie.core.settings.schema import values_of
 from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.callbacks.files import Curves, TranscriptFile
@@ -47,91 +45,9 @@ from coterie.core.training.checks import check_callbacks, check_objects
 from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RunCard, concluded, wandb_logger
 from coterie.core.training.module import FederatedModule
+from coterie.core.training.opening import opened_folder
 from coterie.core.training.shown import show_data, show_results, show_stopped
 from coterie.core.training.trainer import asked_callbacks, asked_loggers, fit
-
-
-@contextmanager
-def open_folder(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
-    """Open the run to resume, or make a new folder, and keep others from training there meanwhile.
-
-    See `RunFolder.for_settings`. A new folder is removed again where the run is refused
-    before anything came of it. A complete run that gets more rounds is an unfinished one from
-    then on.
-
-    Raises:
-        UserError: as there, or the run cannot go on with so many rounds, or another process trains
-            it; the folder is as it was.
-    """
-    if not settings.run.resume:
-        folder = RunFolder.create(paper, settings)
-        try:
-            with held(folder.path):
-                yield folder
-        except UserError:
-            _remove_unused(folder)
-            raise
-        return
-    path = resumable(paper, settings)
-    with held(path):
-        RunFolder.open(path, settings)
-        stored = values_of(RunFolder.open(path).settings)["rounds"]
-        wanted = values_of(settings)["rounds"]
-        if stored != wanted and reopened(federation, path, wanted):
-            summary = path / "summary.json"
-            with writing(summary):
-                summary.unlink(missing_ok=True)
-        yield RunFolder.for_settings(paper, settings)
-
-
-def _remove_unused(folder: RunFolder) -> None:
-    """Remove the new folder of a run that was refused before anything came of it."""
-    config = folder.path / "config.yaml"
-    if list(folder.path.iterdir()) == [config]:
-        config.unlink()
-        folder.path.rmdir()
-
-
-def reopened(federation: Federation, path: Path, rounds: int) -> bool:
-    """Check that a run may go on with another number of rounds; say whether it was complete.
-
-    Raises:
-        UserError: it may not, or its checkpoint is damaged or of another run.
-    """
-    last = path / "checkpoints" / LAST
-    if not last.is_file():
-        return False
-    run = FederatedRun(federation)
-    run.load_plain(read_run(last)["federation"])
-    done = run.finished
-    why = _obstacle(run, rounds)
-    if why is not None:
-        flag = "" if done else "leave the flag out, or "
-        raise UserError(
-            f"cannot resume {path} with 'rounds' {rounds}: {why}; {flag}start a new run without "
-            "--resume"
-        )
-    return run.reopened
-
-
-def _obstacle(run: FederatedRun, rounds: int) -> str | None:
-    """What is against another number of rounds; a complete run is reopened if there is nothing."""
-    complete = run.finished
-    try:
-        run.reopen()
-        run.federation.server.change_rounds(run.server_state, run.block_history, rounds)
-    except UserError as error:
-        return str(error)
-    if run.block_open and not complete and run.ends_here():
-        return f"it has done {run.block_round} already"
-    if run.finished:
-        return f"it came to its end by itself in round {run.round}, more change nothing"
-    if run.block > 0 or (run.block == 0 and not run.block_open):
-        return "earlier blocks had another number"
-    return None
-
-
-# `coterie train`: run a paper's experiment in a run folder.
 
 
 def train(
@@ -174,7 +90,7 @@ def train_experiment(
     check_objects("loggers", loggers, Logger)
     own = [*callbacks, *asked_callbacks(settings.trainer)]
     check_callbacks(own)
-    with _opened(paper, experiment.settings, federation) as folder, ExitStack() as until_end:
+    with opened_folder(paper, experiment.settings, federation) as folder, ExitStack() as until_end:
         show_data(paper, experiment)
         costs = Costs()
         beside = [costs, GivenAgain(), *_beside(paper, experiment, federation, folder), *own]
@@ -349,21 +265,6 @@ def _last(folder: RunFolder) -> Path | None:
     """The checkpoint to go on from; None for a run that has none."""
     last = folder.checkpoints / LAST
     return last if last.is_file() else None
-
-
-@contextmanager
-def _opened(paper: Paper, settings: Any, federation: Federation) -> Iterator[RunFolder]:
-    """Open the run folder; one that is gone afterwards where nothing is to be kept."""
-    if not settings.trainer.fast_dev_run:
-        with open_folder(paper, settings, federation) as folder:
-            yield folder
-        return
-    if settings.run.resume:
-        raise UserError("'trainer.fast_dev_run' keeps nothing, so there is no run to resume")
-    with tempfile.TemporaryDirectory() as name:
-        section = replace(settings.run, out=name, name="fast_dev_run")
-        with open_folder(paper, replace(settings, run=section), federation) as folder:
-            yield folder
 
 
 @contextmanager

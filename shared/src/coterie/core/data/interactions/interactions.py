@@ -265,7 +265,7 @@ def k_core(interactions: Interactions, k: int) -> Interactions:
     """
     if k < 0:
         raise UserError(f"k of the k-core is {k}: choose 0 (no filter) or more")
-    stays = _staying(interactions, k)
+    stays = staying(interactions, k)
     if not bool(stays.any()):
         raise UserError(
             f"nothing of {interactions.source} is left after the {k}-core: give a smaller "
@@ -275,11 +275,20 @@ def k_core(interactions: Interactions, k: int) -> Interactions:
     return interactions.without(~stays, why).renumbered()
 
 
-def _staying(interactions: Interactions, k: int) -> Tensor:
-    """Which rows are in the k-core, ``(n,)`` bool."""
+def staying(interactions: Interactions, k: int, users: int = 0, items: int = 0) -> Tensor:
+    """Which rows are in the k-core, ``(n,)`` bool.
+
+    Args:
+        interactions: of which it is a part.
+        k: rows that every user and every item needs.
+        users: numbers below it need none.
+        items: the same of items.
+    """
     user, item = interactions.user, interactions.item
     of_user = torch.bincount(user, minlength=interactions.n_users)
     of_item = torch.bincount(item, minlength=interactions.n_items)
+    for count, exempt in ((of_user, users), (of_item, items)):
+        count[:exempt] += len(interactions) + k  # above k, whatever goes
     stays = torch.ones(len(interactions), dtype=torch.bool)
     while _some_below(of_user, k) or _some_below(of_item, k):
         # Whoever was dropped has 0 rows left, so a row that went does not come back.

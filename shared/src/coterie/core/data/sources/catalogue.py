@@ -191,9 +191,13 @@ def load_filtered(settings: DataSettings, targets: bool = False) -> Interactions
     Raises:
         UserError: as `load`, or the filter leaves nothing.
     """
+    return k_core(load_all(settings, targets), core_of(settings))
+
+
+def core_of(settings: DataSettings) -> int:
+    """The k of the k-core filter: of the settings, or what the literature uses with the data."""
     core = settings.min_interactions
-    core = default_core(settings.name) if core is None else core
-    return k_core(load_all(settings, targets), core)
+    return default_core(settings.name) if core is None else core
 
 
 def load_all(settings: DataSettings, targets: bool = False) -> Interactions:
@@ -228,22 +232,30 @@ def load(
         UserError: for an unknown name, a file that is missing and cannot be fetched, or a
             malformed one; or no rating is high enough.
     """
-    found = _load(str(name_or_path), root, columns, targets)
-    if min_rating is None:
+    return highly_rated(_load(str(name_or_path), root, columns, targets), min_rating)
+
+
+def highly_rated(found: Interactions, least: float | None) -> Interactions:
+    """Keep the rows with a rating of ``least`` or more; None keeps all.
+
+    Raises:
+        UserError: there are no ratings, or none is high enough.
+    """
+    if least is None:
         return found
     if found.rating is None:
         raise UserError(
             f"{found.source} has no ratings: leave --data.min_rating out, or name the column of a "
             "file of yours by --data.columns rating=COLUMN"
         )
-    kept = found.rating >= min_rating
+    kept = found.rating >= least
     if not bool(kept.any()):
         highest = float(found.rating.max())
         raise UserError(
-            f"{found.source} has no rating of {min_rating:g} or more (the highest is {highest:g}): "
+            f"{found.source} has no rating of {least:g} or more (the highest is {highest:g}): "
             "choose a lower --data.min_rating"
         )
-    return found.without(~kept, f"rated below {min_rating:g}").renumbered()
+    return found.without(~kept, f"rated below {least:g}").renumbered()
 
 
 def _load(
