@@ -56,9 +56,13 @@ def test_a_run_says_when_words_alone_find_more(tmp_path):
     (told,) = found.notes(module)
     assert told.startswith("on validation, genres and popularity alone")
     assert f"(recall@10 {recall:.4f} on the test): --variant best" in told
-    for flags in (["--model.expert=titles"], ["--method=fedmf", "--fedmf.rounds=1"]):
+    told_elsewhere = "'rounds' 1 had no effect on the method fedmf: say --fedmf.rounds"
+    for flags, notes in (
+        (["--model.expert=titles"], []),
+        (["--method=fedmf", "--fedmf.rounds=1"], [told_elsewhere]),
+    ):
         other = experiment(tmp_path, *flags)
-        assert other.notes(finished(other)) == []
+        assert other.notes(finished(other)) == notes
     module.history[0]["eval/recall@10"] = 0.9
     assert found.notes(module) == []
 

@@ -45,7 +45,7 @@ from coterie.llm.item_counts import common_secret, counted_bias
 from coterie.llm.paper import CLIENT_COLUMNS, USER_COLUMNS
 from coterie.llm.quality import AT_ONCE, MEASURES
 from coterie.llm.ranks_with import frozen_items, own_adapter, own_bias
-from coterie.llm.readings import resolve
+from coterie.llm.readings import resolve, rounds_in_vain
 from coterie.llm.rules import has_words, mean_recall, measure_popularity, title_rule
 from coterie.llm.settings import USER_METHODS, Settings
 
@@ -313,8 +313,8 @@ class Experiment(RecommendsToUsers[Settings]):
         return rows
 
     def notes(self, module: FederatedRun) -> list[str]:
-        """Tell of clients that had nothing to train on, and of histories that were cut."""
-        found = []
+        """Tell of idle clients, of histories that were cut, and of rounds set in vain."""
+        found = rounds_in_vain(self.settings)
         idle = self.data.idle_clients()
         if idle and not self.of_users:
             them = ", ".join(map(str, idle))

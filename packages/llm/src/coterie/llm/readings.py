@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.llm.backbone_settings import ExpertSettings, ModelSettings
-from coterie.llm.settings import Settings, TrainSettings
+from coterie.llm.settings import USER_METHODS, Settings, TrainSettings
 
 FULLY_TRAINED = ("tiny-item", "recformer")
 STAGES = {"recformer": 2}  # of fine-tuning; 1 for the others
@@ -125,6 +125,23 @@ def _check_counts(settings: Settings) -> None:
             f"'expert.counts' {expert.counts} needs at least two clients, whose sum hides each: "
             "use public or own, or more --data.clients"
         )
+
+
+def rounds_in_vain(settings: Settings) -> list[str]:
+    """Say that users as clients have numbers of rounds of their own, where others were set.
+
+    Example:
+        >>> rounds_in_vain(Settings(method="fedmf", rounds=3))
+        ["'rounds' 3 had no effect on the method fedmf: say --fedmf.rounds"]
+    """
+    method, usual = settings.method, Settings()
+    names = ("rounds", "patience", "participation")
+    vain = [name for name in names if getattr(settings, name) != getattr(usual, name)]
+    if method not in USER_METHODS or not vain:
+        return []
+    what = " and ".join(f"'{name}' {getattr(settings, name)}" for name in vain)
+    theirs = " and ".join(f"--{method}.{name}" for name in vain)
+    return [f"{what} had no effect on the method {method}: say {theirs}"]
 
 
 def _check_sent(settings: Settings) -> None:
