@@ -19,6 +19,8 @@ MANIFESTS := pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 SOURCES := $(PACKAGES:%=%/src) benchmarks
 # What the tests are; fewer of them, say: make test WHAT=tests/msmt
 WHAT = tests $(SOURCES)
+# LONG=yes: also the tests of more than a few seconds, which take as much time again.
+LONG =
 PAPERS := $(sort $(basename $(notdir $(wildcard configs/*.yaml configs/sweeps/*.yaml))))
 
 PIP = $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check -c constraints.txt
@@ -103,8 +105,8 @@ lint: $(TOOLS) ## Check style and types
 	@$(BIN)/mypy $(SOURCES)
 
 .PHONY: test
-test: $(TOOLS) ## Check style and types, run the unit tests and doctests
-	$(call TESTED,-m "not slow")
+test: $(TOOLS) ## Check style and types, run the unit tests and doctests: [LONG=yes, as CI does]
+	$(call TESTED,-m "not slow$(if $(LONG),, and not long)")
 
 .PHONY: test-all
 test-all: $(TOOLS) ## The same, with the tests that take minutes

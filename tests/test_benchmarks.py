@@ -46,6 +46,7 @@ def test_every_paper_of_the_repository_names_one_of_its_benchmarks() -> None:
     assert all(bench.startswith("benchmarks.") for bench in named.values())
 
 
+@pytest.mark.long
 def test_they_are_found_from_any_folder(elsewhere: Path) -> None:
     code = (
         "import json, sys\n"
@@ -62,6 +63,7 @@ def test_they_are_found_from_any_folder(elsewhere: Path) -> None:
     assert {file.name for file in found} == {"measure.py"}
 
 
+@pytest.mark.long
 def test_the_command_measures_in_processes_that_find_them_too(elsewhere: Path) -> None:
     code = (
         "import sys\n"

@@ -13,6 +13,7 @@ from coterie.core.tables import jobs
 SMALL = ["page", "--rounds", "2", "--data.clients", "6"]
 
 
+@pytest.mark.long
 def test_processes_are_certified(capsys, monkeypatch):
     monkeypatch.setattr(jobs, "_SILENCE", 0.0)
     assert main(["certify-engines", *SMALL, "--processes", "2"]) == 0
@@ -28,6 +29,7 @@ def test_processes_are_certified(capsys, monkeypatch):
         assert len(first) == 12
 
 
+@pytest.mark.long
 def test_other_bits_are_an_error(capsys, monkeypatch):
     """Clients in this process that draw by other keys than those in processes."""
     enrol = InProcess.enrol

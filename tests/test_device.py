@@ -17,6 +17,8 @@ from coterie.core.tensors import keys
 from coterie.core.tensors.device import choose_device, moved, on_host
 from coterie.core.tensors.keys import Key
 
+pytestmark = pytest.mark.long
+
 SCRIPT = Path(__file__).with_name("far_device.py")
 META = torch.device("meta")
 PAPERS = {

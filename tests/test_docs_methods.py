@@ -32,6 +32,7 @@ def test_the_page_is_short():
     assert len(PAGE.splitlines()) <= 220
 
 
+@pytest.mark.long
 def test_the_example_prints_what_is_shown(capsys):
     exec(compile(block("python"), "docs/methods.md", "exec"), {"__name__": "example"})
     printed, shown = capsys.readouterr().out, block("")
@@ -58,6 +59,7 @@ def test_every_method_has_its_row():
     )
 
 
+@pytest.mark.long
 def test_a_method_of_ones_own_runs(capsys, monkeypatch):
     monkeypatch.setattr(method_settings, "_named", {})
     short, own, _ = blocks("python")

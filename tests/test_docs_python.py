@@ -16,6 +16,7 @@ def test_every_paper_has_a_short_script():
     assert len(PAGE.splitlines()) <= 150
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:68 of 299 users have no list")
 @pytest.mark.parametrize("text", SCRIPTS, ids=lambda text: re.findall(r'"(\S+?)"', text)[0])
 def test_the_scripts_run(tmp_path, monkeypatch, capsys, drawn_anew, text):

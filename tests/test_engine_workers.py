@@ -42,6 +42,7 @@ def tensors(module: FederatedRun) -> dict[str, torch.Tensor]:
     return dict(tree.tensors(everything))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("paper", "method"), CASES)
 def test_threads_give_the_same_bits(paper, method):
     flags = ["--method", method, *(PAGE if paper == "page" else CONTINUAL)]

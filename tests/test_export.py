@@ -28,6 +28,8 @@ from coterie.core.run.exported import Asked
 from coterie.core.run.products import Products
 from coterie.core.run.serving import open_run, recommend
 
+pytestmark = pytest.mark.long
+
 FORMATS = ("peft", "safetensors", "onnx")  # of an organisation of PPLR
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 

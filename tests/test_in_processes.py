@@ -52,6 +52,7 @@ def measured(run: Path) -> list[dict[str, str]]:
     return [{n: v for n, v in row.items() if not n.startswith((*TIMES, *OF_NODES))} for row in rows]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("paper", ["f3crec", "mtal"])
 def test_one_process_for_all_gives_the_numbers_of_none(paper, tmp_path, capsys):
     """And so does all that is done with the run afterwards."""
@@ -70,6 +71,7 @@ def test_one_process_for_all_gives_the_numbers_of_none(paper, tmp_path, capsys):
         assert said[0] == said[1] != ""
 
 
+@pytest.mark.long
 def test_data_secrets_and_private_state_are_with_the_clients_alone(tmp_path):
     assert main(words("page", tmp_path, *PROCESSES, "2")) == 0
     run = run_of(tmp_path)
@@ -84,6 +86,7 @@ def test_data_secrets_and_private_state_are_with_the_clients_alone(tmp_path):
         assert open_to_all == (0o044 if file.name == "card.json" else 0), file
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [["--aggregate.secret", "true"], ["--aggregate.rule", "median"]])
 def test_what_needs_processes_to_train_needs_none_afterwards(more, tmp_path, capsys):
     """The end of a run, and who measures it again, have all its clients in one process."""
@@ -138,6 +141,7 @@ def workers_of(out: Path) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_run_that_was_killed_goes_on_to_the_same_numbers(how, tmp_path):
     more = ["--rounds", "6"]
@@ -164,6 +168,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_numbers(how, tmp_path):
     assert json.loads((clients / "clients-0" / "position.json").read_text())["order"][0] == 2
 
 
+@pytest.mark.long
 def test_folders_of_other_data_or_settings_are_not_gone_on_with(tmp_path, capsys):
     again = words("page", tmp_path, *PROCESSES, "2")
     assert main([*again, "--trainer.max_epochs", "1"]) == 0
@@ -182,6 +187,7 @@ def test_folders_of_other_data_or_settings_are_not_gone_on_with(tmp_path, capsys
     assert (run / "clients" / "clients-0" / "position.json").exists()
 
 
+@pytest.mark.long
 def test_a_run_stays_where_its_clients_are(tmp_path, capsys):
     outside = words("page", tmp_path / "outside", *PROCESSES, "2")
     assert main([*outside, "--trainer.max_epochs", "1"]) == 0
@@ -244,6 +250,7 @@ def test_work_is_dealt_evenly():
     assert count(EngineSettings(), 64) == len(os.sched_getaffinity(0))
 
 
+@pytest.mark.long
 def test_folders_that_an_aborted_run_has_not_written_are_written(tmp_path, capsys):
     """Nobody is left out in silence, whichever engine had begun the run."""
     again = words("page", tmp_path, *PROCESSES, "2")

@@ -21,6 +21,8 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.tables import catalogue
 from coterie.core.tables.jobs import Counting
 
+pytestmark = pytest.mark.long
+
 PATIENCE = 120.0  # seconds, on a machine that does other things
 # On one core, a table has one worker. Started in the background, pytest and so its children would
 # ignore Ctrl-C. That is set here: what Popen would run in a fork of a worker of pytest may crash

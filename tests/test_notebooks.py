@@ -29,6 +29,7 @@ def of_children() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs(path, tmp_path, monkeypatch):
     # The service of W&B that other tests of this process had is not the kernel's.

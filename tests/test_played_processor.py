@@ -67,6 +67,7 @@ def tensors(dtype: str, played: bool) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "bits"), [("float32", 24), ("float64", 53)])
 def test_last_bits_are_moved_and_what_is_exact_stays(dtype: str, bits: int) -> None:
     here, there = tensors(dtype, played=False), tensors(dtype, played=True)

@@ -38,6 +38,7 @@ def test_the_readme_is_short_and_shows_commands():
     assert len(shown("make")) >= 4
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 def test_the_coterie_commands_run(folder, capsys):
     assert main(["train", "f3crec", "--data", "ml-100k", *QUICK]) == 0

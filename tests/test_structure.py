@@ -166,6 +166,7 @@ def faults(path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @each_package
 def test_house_rules(package: str) -> None:
     """Files and functions are short, what is public is documented, papers import the core alone."""
@@ -202,6 +203,7 @@ def test_what_is_packed_imports_no_benchmark() -> None:
     assert [str(path) for path in packed if told.search(path.read_text())] == []
 
 
+@pytest.mark.long
 @each_package
 def test_files_of_a_package_make_no_circle(package: str) -> None:
     """Two files that import each other are read as one; imports in functions count too."""

@@ -16,6 +16,8 @@ from coterie.core.cli.main import main
 from coterie.core.run.serving import open_run
 from coterie.core.tensors import tree
 
+pytestmark = pytest.mark.long
+
 WORDS = ["train", "mtal", "--rounds", "2", "--train.epochs", "1", "--model.hidden", "8"]
 WORDS += ["--model.code", "4", "--data.domains", "uniform", "--data.count", "3"]
 WORDS += ["--logger.wandb", "off", "--logger.transcript", "true", "--run.progress", "false"]

@@ -29,6 +29,8 @@ from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.tables.result import RunResult
 
+pytestmark = pytest.mark.long
+
 EXPLICIT, IMPLICIT = "RMSE, item Uniform", "MAP@10, item Uniform"
 TRAINED = ["MF", "MLP", "NCF", "AAE"]
 COMMON = [

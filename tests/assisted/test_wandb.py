@@ -41,6 +41,7 @@ def history(run):
     return [line["history"]["item"] for line in lines if line["type"] == "history"]
 
 
+@pytest.mark.long
 def test_every_round_shows_what_organisations_chose(history) -> None:
     rounds = [item for item in history if "eval/rmse" in item]
     assert [item["round"] for item in rounds] == [1, 2]

@@ -78,6 +78,7 @@ def test_the_loop_draws_fresh_negatives_and_every_sample_once():
         assert not torch.equal(item, again)
 
 
+@pytest.mark.long
 def test_the_engine_is_faster(monkeypatch):
     monkeypatch.setattr("coterie.continual.client.MANY_ITEMS", 0)
     monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
@@ -148,6 +149,7 @@ def test_random_data_stands_in_and_says_so(monkeypatch):
     assert absent.name == "random data of ML-100K's size (there is no network)"
 
 
+@pytest.mark.long
 def test_sizes_are_measured_in_a_process_and_drawn(tmp_path):
     (row,) = sizes.grow(chosen(engine=EngineSettings(chunk=16)), [50])
     assert row["clients"] == 50
@@ -166,6 +168,7 @@ def test_a_failed_process_is_reported(monkeypatch):
         list(sizes.grow(chosen(), [10]))
 
 
+@pytest.mark.long
 def test_all_rows(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
     monkeypatch.setattr(measure, "workload", lambda settings: small())

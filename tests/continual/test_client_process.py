@@ -58,6 +58,7 @@ CASES = [(method, "pfedrec") for method in ("ft", "reg", "kd", "rlp2", "spp", "f
 CASES += [("reg", "fedncf"), ("spp", "fedncf"), ("spp", "fedmf"), ("f3crec", "fedmf")]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("method", "backbone"), CASES)
 def test_a_process_answers_the_same_bits(tmp_path, method, backbone):
     card = Card("f3crec", SETTINGS | {"method": method, "model.name": backbone, "model.lr": 0.05})

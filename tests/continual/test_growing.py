@@ -25,6 +25,8 @@ from coterie.core.cli.main import main
 from coterie.core.run.runfolder import RunFolder
 from coterie.core.run.serving import evaluate, recommend
 
+pytestmark = pytest.mark.long
+
 LEFT_OUT = ["--method", "f3crec", *ALL_KEPT]
 METHODS = {
     "ft": ["--method", "ft"],

@@ -16,6 +16,8 @@ from tests.continual.grown_runs import (
 
 from coterie.core.cli.main import main
 
+pytestmark = pytest.mark.long
+
 FIRST, SECOND, THIRD = parts_of(rows_in_time())
 END = max(time for _, _, time in FIRST)
 

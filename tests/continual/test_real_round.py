@@ -70,6 +70,7 @@ def expected(base_block):
     return torch.stack(users), table + total / len(data.ids), losses / len(data.ids)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-10)])
 def test_first_round_of_the_base_block(base_block, expected, dtype, tolerance):
     """From the same start, on the same samples; settings of the public code."""

@@ -12,6 +12,8 @@ from tests.continual.killed_run import MOMENTS
 
 from coterie.core.tensors import tree
 
+pytestmark = pytest.mark.long
+
 KILLED = -9
 
 

@@ -36,6 +36,8 @@ from coterie.core.tables.study import fingerprint
 from coterie.core.tensors import tree
 from coterie.core.training.trainer import fit
 
+pytestmark = pytest.mark.long
+
 COLUMNS = ("ids", "ndcg", "recall", "ndcg_unseen", "recall_unseen")
 BACKBONES = ("fedmf", "fedncf", "pfedrec")
 SIZES = {"model.dim": "4", "replay.top_n": "10", "replay.epsilon": "0.0005"}

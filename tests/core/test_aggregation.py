@@ -79,6 +79,7 @@ def one_round(aggregation, data, **options):
     return state, server.round(state, cohort, KEY), cohort.journal
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("weighting", ["samples", "equal"])
 @pytest.mark.parametrize("name", AVERAGING)
 def test_a_mean_without_a_bound_is_the_methods_own(name, weighting):
@@ -90,6 +91,7 @@ def test_a_mean_without_a_bound_is_the_methods_own(name, weighting):
         assert mine == pytest.approx({key: other[key] for key in mine}, rel=1e-8, nan_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", RULES)
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "dap-fl"])
 def test_chunks_do_not_matter(name, which):

@@ -73,6 +73,7 @@ def imported() -> dict[str, tuple[set[str], set[str]]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_nothing_heavy_is_imported(imported, case):
     _, heavy = CASES[case]

@@ -67,6 +67,7 @@ def run_folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.long
 def test_curves_are_drawn_from_the_csv(run_folder):
     paths = render(run_folder, F3CREC, NDCG)
     assert paths == [run_folder / "curves.png", run_folder / "curves.svg"]

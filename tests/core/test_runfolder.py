@@ -333,7 +333,7 @@ def test_missing_and_damaged_folders(toy: Paper) -> None:
     config.write_text("paper: toyrek\n")
     assert refusal(run.path) == "paper 'toyrek' is not installed: did you mean 'toyrec'?"
     config.write_text("paper: toyrec\nrounds: x\n")
-    assert refusal(run.path) == f"'rounds' in {config}: expected a whole number, not 'x'"
+    assert refusal(run.path) == f"'rounds' in {config}, line 2: expected a whole number, not 'x'"
 
 
 def test_missing_and_damaged_json(toy: Paper) -> None:

@@ -80,6 +80,7 @@ def test_clients_clip_and_add_nothing():
     assert layer.norm == CLIP
 
 
+@pytest.mark.long
 def test_a_round_is_the_mean_of_what_was_clipped_and_noise_once():
     """The noise of a round is that of one draw, divided by those with data; in three rounds."""
     data, gone = split(LENGTHS), []

@@ -32,6 +32,7 @@ def die(argument, path):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_jobs_run_after_what_they_need_and_only_once(tmp_path, workers):
     base = jobs.Job(tmp_path / "base", write_number, 1)

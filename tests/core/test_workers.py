@@ -151,6 +151,7 @@ def test_two_asks_from_the_same_state_have_draws_of_their_own():
     assert torch.equal(first, again.change["w"])
 
 
+@pytest.mark.long
 def test_processes_train_and_survive_a_kill_or_a_delay(tmp_path):
     """Two real processes, that of a killed one goes on from what it has kept.
 
@@ -622,6 +623,7 @@ def test_nobody_is_there():
         assert cohort(nobody).ask(STEPS["update"], slope()).up is None
 
 
+@pytest.mark.long
 def test_a_folder_that_cannot_be_served_is_left_out_by_name(tmp_path):
     paths = folders(tmp_path)
     for path in paths[1:]:

@@ -44,6 +44,7 @@ def stranger(root: Path, trial: Trial, *words: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.long
 def test_a_deployment_survives_kills_and_strangers_with_the_bits_of_one_process(tmp_path, capsys):
     root = tmp_path / "d"
     nodes = deployed(root, WORDS)

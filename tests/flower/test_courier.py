@@ -118,6 +118,7 @@ LIES = {
 """What a node sends, of its true reply and of the first that it gave."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", LIES)
 def test_a_lying_node_is_refused_by_name_and_the_honest_one_counts(how, tmp_path):
     _, _, apart = taken_apart(tmp_path)

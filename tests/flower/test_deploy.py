@@ -82,6 +82,7 @@ def test_what_flower_sends_holds_nobody_s_data_and_no_path(tmp_path):
     assert b"safetensors" not in text.replace(b"data-0.safetensors", b"")
 
 
+@pytest.mark.long
 def test_the_list_form_has_a_folder_a_client(tmp_path):
     root = tmp_path / "d"
     assert deploy(root, "pplr", "--data.clients", "3") == 0

@@ -92,6 +92,7 @@ def cut_off(root: Path) -> list:
     return asked
 
 
+@pytest.mark.long
 def test_a_run_as_of_coterie_train(tmp_path, capsys):
     root = deployed(tmp_path / "d")
     start(root, grid_for(root))
@@ -200,6 +201,7 @@ def test_noise_of_the_server_s_is_drawn_by_a_secret_that_no_card_tells(tmp_path)
     assert 0 < spent[0] < spent[1]
 
 
+@pytest.mark.long
 def test_a_run_whose_secret_is_gone_does_not_go_on(tmp_path, monkeypatch):
     root, whole = deployed(tmp_path / "d", *NOISE), deployed(tmp_path / "whole", *NOISE)
     cut_off(root)
@@ -280,6 +282,7 @@ def test_the_server_s_folder_is_named(tmp_path, monkeypatch):
         serve(FakeGrid({}), context)
 
 
+@pytest.mark.long
 def test_a_new_key_keeps_the_state(tmp_path):
     """Its owner makes another key, which the coordinator writes down; the run goes on."""
     whole, cut = deployed(tmp_path / "whole"), deployed(tmp_path / "cut")

@@ -48,6 +48,7 @@ def execute_here(run: Run) -> dict[str, float]:
     return read_numbers(summary.parent)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_short_run_of_each_paper(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

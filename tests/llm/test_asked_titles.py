@@ -118,6 +118,7 @@ def test_the_command_finds_all_titles_of_an_encoder(sample_encoder, capsys, tmp_
     assert "--loss is of an attack that learns" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", [[], ["--split.k", "1"]])
 def test_the_command_attacks_each_client_s_own_network(sample_encoder, capsys, tmp_path, split):
     how = ["--model.name", "encoder", "--model.path", sample_encoder, "--data.clients", "2", *split]

@@ -22,6 +22,7 @@ def how(tmp_path, **more):
     return {**COMMON, "run": {"out": str(tmp_path)}, **more}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
@@ -47,6 +48,7 @@ def test_epochs_are_rounds_of_the_rows(tmp_path, more, client):
         assert logged[key] == pytest.approx(wanted, abs=1e-6, nan_ok=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("client", [None, 1])
 def test_a_causal_model_of_a_folder_finds_what_the_row_finds(tmp_path, client):
     folder = save(tmp_path / "model", max_position_embeddings=1024)
@@ -64,6 +66,7 @@ def test_a_causal_model_of_a_folder_finds_what_the_row_finds(tmp_path, client):
     assert float((row_of(module) - row).abs().mean()) < 1e-2 * change
 
 
+@pytest.mark.long
 def test_recformer_finds_what_the_row_finds(tmp_path):
     """In float32, where a gradient of nothing but rounding is a whole step of Adam."""
     settings = how(tmp_path, model={**TINY, "name": "recformer"}, engine={"device": "cpu"})

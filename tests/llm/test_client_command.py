@@ -55,6 +55,7 @@ class OneProcess(WorkerProcesses):
         self.members[1].node = Here(folders[1])
 
 
+@pytest.mark.long
 def test_a_run_over_them_equals_that_of_one_process(
     taken_apart, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

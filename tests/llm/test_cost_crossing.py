@@ -64,6 +64,7 @@ class Run:
         return sum(validation_tokens(backbone, queries) for queries in data.test)
 
 
+@pytest.mark.long
 def test_recformer_sends_its_catalogue_for_validations_of_stage_1_only(tmp_path, capsys):
     run = Run(tmp_path, "--model.name recformer")
     size, usage, cost = run.inputs.size, run.inputs.usage, run.cost

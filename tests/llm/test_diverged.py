@@ -19,6 +19,8 @@ from coterie.core.tensors import saved
 from coterie.llm.experiment import Experiment
 from coterie.llm.split.kept_parts import OwnLayers
 
+pytestmark = pytest.mark.long
+
 CLIENTS = 4
 RUN = ["--rounds", "3", "--model.width", "16", "--model.layers", "3", "--lora.dropout", "0"]
 RUN += ["--pretrain.steps", "5", "--engine.dtype", "float64", "--data.valid_users", "3"]

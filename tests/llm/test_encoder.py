@@ -88,6 +88,7 @@ def scores_by_loop(items: np.ndarray, decay=0.8) -> np.ndarray:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", [{}, {"space": "raw"}, {"pooling": "cls", "decay": 0.5}])
 @pytest.mark.parametrize("top", [1, 2, 4])

@@ -43,6 +43,7 @@ def finished(chosen):
 MEASURED = ("fed/loss", "eval/", "start/", "test/", "pplr/")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["pplr", "fedavg", "fedprox"])
 @pytest.mark.parametrize("top", [1, 2, 3])
 def test_the_split_run_is_the_whole_one(sample_encoder, top, method):
@@ -56,6 +57,7 @@ def test_the_split_run_is_the_whole_one(sample_encoder, top, method):
     assert split.results == pytest.approx(whole.results, rel=0, abs=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("top", [1, 3])
 def test_so_it_is_over_grpc(sample_encoder, top, tmp_path):
     """With a middle that is trained, and one that is not; the catalogue crosses as here."""

@@ -20,6 +20,8 @@ from coterie.core.run.runfolder import default_name
 from coterie.core.settings.configuration import configure
 from coterie.llm.experiment import Experiment
 
+pytestmark = pytest.mark.long
+
 SMALL = ["--rounds", "2", "--model.width", "16", "--pretrain.steps", "20", "--logger.wandb", "off"]
 SMALL += ["--data.shots", "100", "--data.valid_users", "20", "--data.max_history", "5"]
 SPLIT = ["--model.layers", "3", "--lora.dropout", "0"]

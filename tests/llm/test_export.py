@@ -33,7 +33,7 @@ from coterie.llm.settings import FederatedDataSettings, Settings
 from coterie.llm.split.part import Kept
 from coterie.llm.trained_run import TrainedRun, inside_middle
 
-pytestmark = pytest.mark.usefixtures("rounds_alone")
+pytestmark = [pytest.mark.usefixtures("rounds_alone"), pytest.mark.long]
 
 HISTORY = Ragged.from_lists([[0, 3, 5], [], [7], [1, 2, 3, 4]])
 

@@ -31,6 +31,8 @@ from coterie.llm.split.remote.link import Link
 from coterie.llm.split.remote.server import MiddleServer
 from coterie.llm.split.remote.tokens import make_secret
 
+pytestmark = pytest.mark.long
+
 DONE, MORE = 2, 2
 Start = Callable[[Settings], dict[str, str]]
 Straight = tuple[int, list[torch.Tensor]]

@@ -48,6 +48,7 @@ def folder(tmp_path_factory) -> Path:
     return save(tmp_path_factory.mktemp("llama") / "model", titles=titles)
 
 
+@pytest.mark.long
 def test_the_line_of_the_readme_starts(folder, tmp_path, capsys):
     """With the context, the prompt and the answers of the configuration, on few users."""
     few = "--rounds 1 --data.shots 10 --data.valid_users 1 --data.public 0.9 --generation.beams 1"

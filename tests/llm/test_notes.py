@@ -67,6 +67,7 @@ def test_a_run_says_when_words_alone_find_more(tmp_path):
     assert found.notes(module) == []
 
 
+@pytest.mark.long
 def test_variant_best_beats_the_paper_s_method_and_the_rule_on_the_sample(tmp_path):
     short = ["--rounds=1", "--pretrain.steps=50", "--model.width=32"]
     best, plain = (

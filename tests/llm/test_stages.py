@@ -22,7 +22,8 @@ from coterie.core.run.serving import open_run
 from coterie.core.settings.sections import LoggerSettings, RunSettings
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.saved import save
-from coterie.core.training.train import reopened, train
+from coterie.core.training.opening import reopened
+from coterie.core.training.train import train
 from coterie.llm.algorithm import PPLR
 from coterie.llm.backbone import halves_of
 from coterie.llm.backbone_settings import ModelSettings, PretrainSettings, SplitSettings

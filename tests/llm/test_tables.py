@@ -39,6 +39,8 @@ from coterie.llm.tables.study import (
     worst,
 )
 
+pytestmark = pytest.mark.long
+
 TINY = {
     "rounds": 1,
     "model.name": "tiny-item",

@@ -37,6 +37,7 @@ def records(run):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.long
 def test_every_round_shows_the_mechanism(records):
     history = [line["history"]["item"] for line in records if line["type"] == "history"]
     assert [item["round"] for item in history] == [1, 2]

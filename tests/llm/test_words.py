@@ -19,6 +19,8 @@ from coterie.llm.data.catalogue import Catalogue, ItemWords
 from coterie.llm.experiment import Experiment
 from coterie.llm.settings import FederatedDataSettings, Settings
 
+pytestmark = pytest.mark.long
+
 TITLES = ["Red boat 2", "red Sea", "The red sea boat", "Ox", "ox, the ox"]
 
 

@@ -61,6 +61,7 @@ def rounds(run: FederatedRun) -> list[dict[str, str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["usual!", *list(CASES)[1:]])
 def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, case: str) -> None:
     given = experiment(CASES[case.rstrip("!")], tmp_path)

@@ -28,6 +28,8 @@ from coterie.msmt.messages import AFFINE
 from coterie.msmt.models import base
 from coterie.msmt.settings import Settings
 
+pytestmark = pytest.mark.long
+
 KEY = Key.from_seed(3)
 NOISE = PrivacySettings(clip=0.5, noise="gaussian", scale=0.01)
 ALL = ("embeddings", "experts", "gates")

@@ -14,6 +14,7 @@ def model(name):
     return {"model": {"name": name, **SMALL}, "train": {"batch_size": 1024}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", NETWORKS)
 def test_all_scenarios_in_one_place_as_the_row_central(name):
     """Plain torch on one side, the core's optimizers and kernels on the other; dropout is on."""

@@ -18,6 +18,8 @@ from coterie.core.run.serving import open_run
 from coterie.core.tensors import tree
 from coterie.msmt.client import PFClient
 
+pytestmark = pytest.mark.long
+
 WORDS = ["train", "pf-msmtrec", "--data.name", "world", "--data.rows", "[24,12]"]
 WORDS += ["--data.valid_rows", "20", "--data.test_rows", "20", "--train.batch_size", "12"]
 WORDS += ["--model.embedding", "2", "--model.experts", "2", "--model.expert_layers", "[4,3]"]

@@ -27,6 +27,8 @@ from tests.msmt.small_scenarios import (
 from coterie.core.run.driver import FederatedRun
 from coterie.msmt.settings import Settings
 
+pytestmark = pytest.mark.long
+
 A1 = {"pf.expert": "fedavg", "pf.tower": "fedavg"}
 CASES: dict[str, dict[str, Any]] = {
     "recommended": {},

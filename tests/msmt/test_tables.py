@@ -19,6 +19,8 @@ from coterie.msmt.settings import Settings
 from coterie.msmt.tables import CATALOGUE, ablations, main_table, make_table, study
 from coterie.msmt.tables.study import FEDERATED_ROWS, ROWS
 
+pytestmark = pytest.mark.long
+
 TINY = {
     "rounds": 2,
     "data": {"rows": [16, 12], "valid_rows": 40, "test_rows": 50, "root": None},

@@ -93,6 +93,7 @@ def test_rows_of_the_methods():
     assert not {"fedavg", "central"} & names
 
 
+@pytest.mark.long
 def test_rows_of_memory():
     (row,) = complete(list(measure.memory(SMALL, clients=20, methods=["fedavg"])))
     data = 20 * 210 * (30 * 4 + 8) / 1e6  # training samples alone

@@ -212,6 +212,7 @@ def test_names_are_torch_free_and_complete():
         assert not entry.files or (entry.reader and (entry.url or entry.by_hand))
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("name", "sizes"),

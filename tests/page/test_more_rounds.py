@@ -21,6 +21,8 @@ from coterie.core.training.opening import reopened
 from coterie.page.experiment import Experiment
 from coterie.page.settings import Settings, TaskSettings, TrainSettings
 
+pytestmark = pytest.mark.long
+
 SMALL = ["--data.clients=5", "--train.epochs=1", "--train.batch_size=75"]
 FLAGS = [*SMALL, "--logger.wandb=off", "--run.progress=false"]
 

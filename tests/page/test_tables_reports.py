@@ -14,6 +14,8 @@ from coterie.page.paper import PAPER
 from coterie.page.tables import figures, make_table, properties, skew, study
 from coterie.page.tables import properties as dial
 
+pytestmark = pytest.mark.long
+
 BATCHES = 5  # of 42 samples, in an epoch of one of the clients, who have 210
 TINY = {
     "rounds": 2,

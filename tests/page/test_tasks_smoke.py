@@ -11,6 +11,7 @@ from coterie.core.training.trainer import fit
 from coterie.page.experiment import ACCURACIES, Experiment
 
 
+@pytest.mark.long
 @pytest.mark.real_data
 @pytest.mark.parametrize(
     ("task", "clients", "samples"),

@@ -63,6 +63,7 @@ def fetched(tmp_path_factory):
         return asked(names, folder, HF_ENDPOINT=address), folder
 
 
+@pytest.mark.long
 def test_rows_are_those_of_the_split(fetched):
     found, _ = fetched
     assert found[TRAIN][:2] == [3, ["a", "b"]]

@@ -70,6 +70,7 @@ def measured(folder):
     return [{key: row[key] for key in row if "seconds" not in key} for row in found]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("paper", "columns"),
     [

@@ -46,6 +46,7 @@ def error(liars: int, **more) -> float:
         return float((federated.server_model().layer(x) - y).square().mean())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["median", "trimmed-mean", "krum", "multi-krum", "mean"])
 def test_three_liars_of_ten_do_not_matter(rule):
     assert error(3) > 100

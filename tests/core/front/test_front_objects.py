@@ -79,6 +79,7 @@ def test_objects_see_every_round_of_a_module():
     assert counts.rounds == 3
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_the_callbacks_that_it_had():
     whole = trained(callbacks=[stopping()])
     assert len(whole.history) == 2  # stopped, as the loss falls
@@ -91,6 +92,7 @@ def test_a_run_goes_on_with_the_callbacks_that_it_had():
     assert len(run.history) == 2
 
 
+@pytest.mark.long
 def test_a_callback_of_the_settings_may_be_left_out():
     patience = {"monitor": "fed/loss", "patience": 1, "mode": "max"}
     named = {"class_path": "EarlyStopping", "init_args": patience}

@@ -23,6 +23,8 @@ from coterie.core.kernels import switch
 from coterie.core.run.driver import FederatedRun
 from coterie.core.terminal import console
 
+pytestmark = pytest.mark.long
+
 SHORT = {"preset": "smoke", "logger": {"wandb": "off"}, "quiet": True}
 FLAGS = ["--preset", "smoke", "--logger.wandb", "off"]
 

@@ -69,6 +69,7 @@ def test_a_checkpoint_makes_network_and_data_again(tmp_path):
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 def test_training_that_goes_on_is_as_if_it_had_not_stopped(tmp_path, workers):
     whole, data = small()
@@ -85,6 +86,7 @@ def test_training_that_goes_on_is_as_if_it_had_not_stopped(tmp_path, workers):
 # Batches
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("paper", "more"), [("pf-msmtrec", SMALL), ("f3crec", {"network": "mf"})])
 def test_workers_change_nothing(paper, more):
     found = []
@@ -125,6 +127,7 @@ def test_the_sampler_counts_where_nobody_says_the_epoch():
 # What a Trainer can do
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -19,6 +19,8 @@ if CHROMIUM is None:
     pytest.skip("no chromium is installed to open pages with", allow_module_level=True)
 from playwright.sync_api import Browser, Page, expect, sync_playwright  # noqa: E402
 
+pytestmark = pytest.mark.long
+
 CODE = "import sys; from coterie.core.cli.main import main; sys.exit(main())"
 COTERIE = (sys.executable, "-c", CODE)
 WIDTHS = (400, 1400)

@@ -119,6 +119,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.long
 @each_module
 @given(sizes=SIZES, options=OPTIONS)
 @settings(max_examples=3)
@@ -131,6 +132,7 @@ def test_a_round_is_that_of_a_plain_loop(build, sizes, options):
     same(build, clients(sizes), lr=0.05, **options)
 
 
+@pytest.mark.long
 @each_module
 @pytest.mark.parametrize("sizes", [(2, 5, 6), (6, 6), (5,)], ids=["unequal", "equal", "one"])
 def test_and_moves(build, sizes):

@@ -15,6 +15,7 @@ from tests.core.test_fedavg import cohort_of
 BEFORE, AFTER = [8, 5, 9, 20], [64, 5, 9, 2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(  # by samples the sums must begin anew, also of who is asked later
     ("fraction", "weighting", "name"),
     [

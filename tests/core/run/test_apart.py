@@ -114,6 +114,7 @@ def share_one_process(workers: WorkerProcesses, folders: list[Path]) -> None:
     workers._threads = ThreadPoolExecutor(1)  # clients here may draw by the same generator
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_worker_processes_give_the_same_bits(name, tmp_path):
     real = name in REAL  # one of a process, else all by the same code without its start

@@ -93,6 +93,7 @@ def all_have_joined(head: str, wanted: set[str]) -> None:
     assert found == wanted
 
 
+@pytest.mark.long
 def test_a_node_is_killed_and_its_clients_go_on_elsewhere(
     ray_cluster, tmp_path, capsys, monkeypatch
 ):

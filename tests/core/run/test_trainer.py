@@ -28,6 +28,8 @@ from coterie.core.training.callbacks.checkpoints import Checkpoints
 from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.module import FederatedModule
 
+pytestmark = pytest.mark.long
+
 SMALL = ["--rounds=3", "--model.dim=4", "--patience=9", "--data.fractions=[0.9]"]
 PLAIN = {"accelerator": "cpu", "enable_progress_bar": False, "enable_model_summary": False}
 

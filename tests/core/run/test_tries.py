@@ -20,6 +20,8 @@ from coterie.core.federation.exchange import Answers
 from coterie.core.run.certify import InShards
 from coterie.core.run.driver import FederatedRun
 
+pytestmark = pytest.mark.long
+
 CASES["spanning"] = ("f3crec", {"model.dim": 4, "rounds": 2, "participation": 0.5})
 CASES["local"] = ("page", {"data.clients": 6, "rounds": 2, "train.epochs": 1, "method": "local"})
 TURN = {"spanning": 3, "scaffold": 2, "mtal": 2}

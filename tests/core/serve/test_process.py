@@ -29,6 +29,7 @@ def address(process):
     return line.split(" at ")[1].split(";")[0]
 
 
+@pytest.mark.long
 def test_it_comes_back_after_a_kill_and_ends_cleanly_when_told(folder):
     first = started(folder)
     url = address(first)

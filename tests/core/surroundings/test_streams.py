@@ -34,6 +34,7 @@ def run(words, redirections="", **environment):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "encoding"),
     [

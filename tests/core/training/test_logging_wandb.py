@@ -34,6 +34,8 @@ from coterie.core.training.loggers.rounds import MetricsLogger
 from coterie.core.training.loggers.wandb import RoundWandbLogger, RunCard, concluded
 from coterie.core.training.train import _kind
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[3]
 NDCG = Monitor("eval/ndcg@20")
 ORIGIN = {"paper": "f3crec", "data_digest": "d1", "git.working": "c0ffee", "git.coterie": None}
