@@ -148,13 +148,13 @@ def test_lines_over_factors_have_their_values_at_the_ticks(drawn):
     assert any(list(line.get_xdata()) == [5, 5] for line in axes.get_lines())
 
 
-@pytest.mark.parametrize("last", [2, 3, 7, 20, 999, 4000])
+@pytest.mark.parametrize("last", [1, 2, 3, 7, 20, 999, 4000])
 def test_rounds_are_whole(drawn, last):
     curve = Curve(list(range(1, last + 1)), [spread([0.5 + 1 / n]) for n in range(1, last + 1)])
     (axes,) = drawn(Curves("round", "y", {"a": curve})).axes
     ticks = axes.get_xticks()
     assert all(float(tick).is_integer() for tick in ticks)
-    assert 2 <= len(ticks) <= 8
+    assert min(last, 2) <= len(ticks) <= 8
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 2.0, math.nan, math.inf], []])

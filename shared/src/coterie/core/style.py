@@ -173,7 +173,8 @@ def few_ticks(axis: Any, whole: bool = False, most: int = 5) -> None:
     from matplotlib.ticker import MaxNLocator
 
     steps = [1, 2, 5, 10] if whole else [1, 2, 2.5, 5, 10]
-    axis.set_major_locator(MaxNLocator(most, integer=whole, steps=steps))
+    least = 1 if whole else 2  # of a single round there is one
+    axis.set_major_locator(MaxNLocator(most, integer=whole, steps=steps, min_n_ticks=least))
 
 
 def in_thousands(axis: Any, unit: str = "") -> None:
