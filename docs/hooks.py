@@ -43,6 +43,15 @@ _WHOLE = TemporaryDirectory(prefix="coterie-docs-")  # gone when the process end
 _NAME = re.compile(r"<code>(coterie\.[\w.]+\w)</code>")
 
 
+def _quiet_kernels() -> None:
+    """Spare the build a warning of each notebook's kernel: that it listens on loopback."""
+    profile = Path(_WHOLE.name) / "ipython" / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    config = 'get_config().IPKernelApp.log_level = "ERROR"\n'
+    (profile / "ipython_kernel_config.py").write_text(config, encoding="utf-8")
+    os.environ["IPYTHONDIR"] = str(profile.parent)
+
+
 @event_priority(100)  # before mkdocstrings reads it
 def on_config(config: Any) -> Any:
     """Give mkdocstrings one folder with all parts of the package.
@@ -51,6 +60,7 @@ def on_config(config: Any) -> Any:
     """
     # Of the notebooks' progress bars, which need no widgets here; it would stand in the pages.
     os.environ.setdefault("PYTHONWARNINGS", "ignore:IProgress not found")
+    _quiet_kernels()
     whole = Path(_WHOLE.name) / "coterie"
     if not whole.exists():
         whole.mkdir()
