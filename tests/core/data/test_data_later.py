@@ -133,6 +133,13 @@ def test_times_of_another_unit_are_refused():
     assert with_later(stream, data([("ann", "tea", 3 * 10**9)]), 0).blocks[-1].index == 2
 
 
+def test_a_row_at_the_newest_time_is_not_later():
+    stream = temporal_blocks(data([("ann", "tea", 1), ("ann", "jam", 2)]), (0.5,))
+    with pytest.raises(UserError, match="1 of 2 rows of file are not later than"):
+        with_later(stream, data([("ann", "rice", 2), ("ann", "rice", 3)]), 0)
+    assert with_later(stream, data([("ann", "rice", 3)]), 0).blocks[-1].index == 2
+
+
 def test_positions_are_no_times():
     stream = temporal_blocks(data([("ann", "tea", 1), ("ann", "jam", 2)]), (0.5,))
     with pytest.raises(UserError, match="adding rows to a run needs timestamps"):
