@@ -86,7 +86,7 @@ def test_measures_are_over_all_cells():
     assert run.history[best - 1]["eval/rmse"] == min(row["eval/rmse"] for row in run.history)
     client, squares, losses = run.federation.client, [], []
     for one in data.each:
-        model = client._of(one)[1]
+        model = client.own(one)[1]
         mine = kept_by(run, one.id)
         found = model.predict(mine.best, one.test)
         squares.append((found - one.test.values).double().square())
@@ -190,7 +190,7 @@ def test_training_takes_tiny_numbers_as_zero(monkeypatch):
         seen.append(float(torch.full((8,), 2e-38).mul(0.25)[0]))
         return now
 
-    monkeypatch.setattr(client._of(one)[1], "train", train)
+    monkeypatch.setattr(client.own(one)[1], "train", train)
     client.train(Epochs(1), mine, one, KEY)
     assert seen == [0.0]
 

@@ -15,8 +15,9 @@ from torch import nn
 from benchmarks.assisted.loop import PlainAAE
 from coterie.assisted.aae.batches import Draws, RowBatches, RowShuffle
 from coterie.assisted.aae.cells import Pattern
-from coterie.assisted.apart import model_of, recommender
+from coterie.assisted.apart import model_of
 from coterie.assisted.learner import Learner
+from coterie.assisted.own_models import recommender
 from coterie.assisted.readings import resolve
 from coterie.assisted.settings import DomainSettings, ModelSettings, Settings, TrainSettings
 from coterie.core.tensors.keys import Key

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -18,12 +19,14 @@ from coterie.assisted.messages import (
     FIT,
     MEET,
     PATTERN,
+    RECEIVE,
     RESIDUAL,
     Alignment,
     Fits,
     Outputs,
     Pattern,
     Places,
+    Received,
     Residuals,
     Turn,
 )
@@ -41,12 +44,10 @@ from coterie.assisted.prediction_messages import (
 )
 from coterie.assisted.protection import added, check_sum
 from coterie.assisted.quality import monitor_of, note_progress, note_quality
-from coterie.assisted.readings import resolve
 from coterie.assisted.routes import Routes, align, check_common, misplaced
 from coterie.assisted.settings import FEWEST, Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import PerClient
@@ -54,6 +55,7 @@ from coterie.core.protocol.replies import ListReplies
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 
+S = TypeVar("S", bound="RelayState | ObserverState")
 NOBODY = torch.empty(0, dtype=torch.int64)
 
 
@@ -92,6 +94,10 @@ class Relay(Selecting[RelayState]):
 
         What they predict without assistance competes with the rounds.
         """
+        return self.opened(self.met(state, cohort), cohort)
+
+    def met(self, state: RelayState, cohort: Cohort) -> RelayState:
+        """Let the organisations find out whom they have in common."""
         cohort.enrol()
         announced = cohort.ask(ALIGN, None)
         rows = {k: up.rows for k, up in announced.ups.items()}
@@ -106,7 +112,7 @@ class Relay(Selecting[RelayState]):
         routes = Routes.of(numbers, ups, columns)
         peers = PerClient({k: routes.peers(k, ups) for k in ups})
         _part(cohort, routes.ids).ask(MEET, peers)
-        return self.opened(replace(state, routes=state.routes.append(routes)), cohort)
+        return replace(state, routes=state.routes.append(routes))
 
     def round(self, state: RelayState, cohort: Cohort, key: Key) -> RelayState:
         """One assistance round; who does not answer is left out of the rest of it."""
@@ -241,6 +247,45 @@ def _part(cohort: Cohort, ids: Tensor) -> Cohort:
     return cohort.part(torch.isin(cohort.ids, ids).nonzero().flatten())
 
 
+class Watching(Selecting[S]):
+    """Lets organisations train, each by itself, and chooses one round for all of them."""
+
+    settings: Settings
+
+    def round(self, state: S, cohort: Cohort, key: Key) -> S:
+        """Some epochs of everybody."""
+        state = replace(state, round=state.round + 1)
+        note_loss(cohort.ask(TRAIN, Epochs(state.round)), cohort.journal)
+        return self.validated(state, cohort)
+
+    def measure(self, state: S, cohort: Cohort, split: Split) -> None:
+        """Let organisations measure their newest models, or test those of the best round."""
+        replies = cohort.ask(MEASURE, Predictions(split, {}, {}, state.round))
+        note_quality(replies, cohort.journal, split, self.settings)
+
+    def keep(self, state: S, cohort: Cohort) -> S:
+        """Let organisations keep their models of this round."""
+        cohort.ask(KEEP_BEST, None)
+        return state
+
+
+class RelayOnce(Watching[RelayState], Relay):
+    """Passes residuals on once; then organisations need neither it nor each other (ours).
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    def start_block(self, state: RelayState, block: int, cohort: Cohort, key: Key) -> RelayState:
+        """Alignment, and the residuals of F⁰ for all who have rows in common."""
+        state = self.met(state, cohort)
+        residuals = self.residuals(state, cohort)
+        passed = state.routes[0].pass_residuals(residuals.ups, 1)
+        received = PerClient({to: Received(targets.residuals) for to, targets in passed.items()})
+        _part(cohort, residuals.ids).ask(RECEIVE, received)
+        return self.opened(state, cohort)
+
+
 @dataclass(frozen=True)
 class ObserverState:
     """What the server knows.
@@ -254,8 +299,8 @@ class ObserverState:
     chosen: BestRound = NO_ROUND
 
 
-class Observer(Selecting[ObserverState]):
-    """Lets organisations train, each for itself, and chooses one round for all of them.
+class Observer(Watching[ObserverState]):
+    """Looks on while organisations train, each for itself.
 
     Args:
         settings: with the reading's choices resolved.
@@ -276,22 +321,6 @@ class Observer(Selecting[ObserverState]):
         cohort.enrol()
         return state
 
-    def round(self, state: ObserverState, cohort: Cohort, key: Key) -> ObserverState:
-        """Some epochs of everybody."""
-        state = replace(state, round=state.round + 1)
-        note_loss(cohort.ask(TRAIN, Epochs(state.round)), cohort.journal)
-        return self.validated(state, cohort)
-
-    def measure(self, state: ObserverState, cohort: Cohort, split: Split) -> None:
-        """Let organisations measure their newest models, or test those of the best round."""
-        replies = cohort.ask(MEASURE, Predictions(split, {}, {}, state.round))
-        note_quality(replies, cohort.journal, split, self.settings)
-
-    def keep(self, state: ObserverState, cohort: Cohort) -> ObserverState:
-        """Let organisations keep their models of this round."""
-        cohort.ask(KEEP_BEST, None)
-        return state
-
 
 def note_loss(replies: ListReplies[Loss], journal: Journal) -> None:
     """Note how well organisations fit their own ratings: the mean over all cells."""
@@ -303,9 +332,3 @@ def note_loss(replies: ListReplies[Loss], journal: Journal) -> None:
     sizes = torch.stack([up.cells for up in ups])
     journal.scalar("fed/loss", losses @ (sizes / sizes.sum()).double())
     journal.per_client("fed/loss", replies.ids, losses)
-
-
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay | Observer:
-    """Make the server half of the card's method from the card alone."""
-    settings = resolve(card.read(Settings))
-    return Relay(settings) if settings.method == "mtal" else Observer(settings)

@@ -14,10 +14,10 @@ from coterie.assisted.aae.batches import Batch, RowBatches
 from coterie.assisted.aae.cells import Pattern
 from coterie.assisted.aae.network import AAE, DECODER, RATINGS, Params
 from coterie.assisted.aae.training import batches_of, dense, mean_over_cells
-from coterie.assisted.apart import CellBatches, recommender
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.objective import Objective
+from coterie.assisted.own_models import CellBatches, recommender
 from coterie.assisted.quality import measured, monitor_of, quality
 from coterie.assisted.settings import UNTRAINED, Settings
 from coterie.core.errors import UserError

@@ -13,25 +13,17 @@ from coterie.assisted.aae.cells import Pattern as CellPattern
 from coterie.assisted.aae.network import Params, predict
 from coterie.assisted.aae.training import train
 from coterie.assisted.aggregation import Choice, Fit, choose
-from coterie.assisted.apart import Apart
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
+from coterie.assisted.meeting import Meeting
 from coterie.assisted.messages import (
-    ALIGN,
     COMBINE,
     FIT,
-    MEET,
-    PATTERN,
     RESIDUAL,
-    Alignment,
-    Announcement,
     Fits,
     Model,
     OrganisationState,
     Outputs,
-    Pattern,
-    Peer,
-    Peers,
     Progress,
     PseudoTargets,
     Residuals,
@@ -51,11 +43,9 @@ from coterie.assisted.prediction_messages import (
 )
 from coterie.assisted.protection import Masks, mean_of_round, means_of_rounds, protected
 from coterie.assisted.quality import quality
-from coterie.assisted.readings import resolve
 from coterie.assisted.settings import Settings
 from coterie.assisted.view import Matrices, Matrix, View, common, places_of
 from coterie.core.data.interactions.cells import Cells
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.messages import Form
 from coterie.core.tensors.appended import Appended
@@ -214,7 +204,7 @@ def named(values: Mapping[int, T]) -> dict[str, T]:
     return {str(number): value for number, value in values.items()}
 
 
-class Organisation(Predictor):
+class Organisation(Meeting[OrganisationState], Predictor):
     """An organisation that assists others and is assisted by them.
 
     Args:
@@ -234,32 +224,6 @@ class Organisation(Predictor):
             own=torch.empty(0),
             sent=torch.empty(0),
         )
-
-    @ALIGN
-    def align(
-        self, down: None, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Announcement, None]:
-        """Say whom it knows, under names that only organisations can make."""
-        return Announcement(data.rows, torch.tensor(data.train.n_columns)), None
-
-    @PATTERN
-    def pattern(
-        self, down: Alignment, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[Pattern, OrganisationState]:
-        """Say where it has ratings of users (or items) that others know."""
-        mine = replace(mine, shared=down.numbers)
-        return Pattern(places_of(mine, data.train), places_of(mine, data.valid)), mine
-
-    @MEET
-    def meet(
-        self, down: Peers, mine: OrganisationState, data: OwnDomain, key: Key
-    ) -> tuple[None, OrganisationState]:
-        """Note who the others are."""
-        peers = mine.peers
-        for name in sorted(down.cells, key=int):
-            about = down.columns[name], down.rows[name], down.cells[name], down.queries[name]
-            peers = peers.append(Peer(int(name), *about))
-        return None, replace(mine, peers=peers)
 
     @RESIDUAL
     def residual(
@@ -345,9 +309,3 @@ class Organisation(Predictor):
     def _residual(self, mine: OrganisationState, data: OwnDomain) -> Tensor:
         """r_k at all training cells, ``(n,)``; those of rows that nobody else has stay."""
         return self.learner(data).objective.residual(data.train.values, mine.scores)
-
-
-def make_client(card: Card, folder: object = None) -> Organisation | Apart:
-    """Make the client half of the card's method from the card alone."""
-    settings = resolve(card.read(Settings))
-    return Organisation(settings) if settings.method == "mtal" else Apart(settings)

@@ -21,7 +21,7 @@ from coterie.assisted.protection import check_sum
 from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
-from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.assisted.settings import EXCHANGING, UNTRAINED, Settings
 from coterie.assisted.view import places_of
 from coterie.core.data.interactions.cells import Cells, rated
 from coterie.core.data.interactions.column_partitions import Alignment
@@ -183,7 +183,7 @@ class Experiment(RecommendsToUsers[Settings]):
         names = [one.domain.name for one in found.each]
         check_names("model.sizes", settings.model.sizes, names)
         check_names("objectives", settings.objectives, names)
-        if settings.method == "mtal":
+        if settings.method in EXCHANGING:
             rows = {one.id: one.rows for one in found.each}
             check_common(rows)
             if settings.protect.sum:

@@ -92,12 +92,23 @@ class RoundChoice:
 
 
 @dataclass(frozen=True)
-class OrganisationState(Private):
-    """What stays with an organisation.
+class Met(Private):
+    """What stays with an organisation that has met others.
 
     Attributes:
         shared: ``(m_k,)`` int32 numbers of common rows, -1 where a row is nobody else's.
         peers: the others.
+    """
+
+    shared: Tensor
+    peers: Appended[Peer]
+
+
+@dataclass(frozen=True)
+class OrganisationState(Met):
+    """What stays with an organisation that assists others in every round.
+
+    Attributes:
         models: f_k^1 to f_k^t.
         choices: η and w of rounds 1 to t.
         scores: ``(n,)`` F_k^t at its training cells.
@@ -107,8 +118,6 @@ class OrganisationState(Private):
             it fits these itself; else empty.
     """
 
-    shared: Tensor
-    peers: Appended[Peer]
     models: Appended[Model]
     choices: Appended[RoundChoice]
     scores: Tensor
@@ -182,6 +191,13 @@ class Residuals(Up):
         depends_on={"scores", "shared"},
         expected=Sized(field="cells"),
     )
+
+
+@dataclass(frozen=True)
+class Received(Down):
+    """The residuals of others, to be kept: they come once."""
+
+    residuals: PerPeer = carries("pseudo-residuals of each in common rows", relays=True)
 
 
 @dataclass(frozen=True)
@@ -267,5 +283,6 @@ ALIGN = ListStep("align", None, Announcement)
 PATTERN = ListStep("pattern", Alignment, Pattern)
 MEET = ListStep("meet", Peers, None)
 RESIDUAL = ListStep("residual", Turn, Residuals)
+RECEIVE = ListStep("receive", Received, None)
 FIT = ListStep("fit", PseudoTargets, Fits)
 COMBINE = ListStep("combine", Outputs, Progress)

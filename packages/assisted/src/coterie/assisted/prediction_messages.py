@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from coterie.assisted.aae.training import Trained
-from coterie.assisted.messages import PLACES, PerPeer, Places, Total
+from coterie.assisted.messages import PLACES, Met, PerPeer, Places, Total
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.methods.kit.uploads import counted, measured
 from coterie.core.metrics.ranking_report import Split
@@ -23,6 +23,7 @@ from coterie.core.protocol.messages import (
     leaves,
 )
 from coterie.core.protocol.uploads import Number, Sized
+from coterie.core.tensors.appended import Appended
 
 
 @dataclass(frozen=True)
@@ -142,13 +143,16 @@ class Epochs(Down):
 class Loss(Report):
     """How well an organisation fits its own ratings."""
 
-    loss: Tensor = measured("mean training loss L_k over the steps of the round", {"learned"})
+    loss: Tensor = measured(
+        "mean training loss L_k over the steps of the round",
+        {"learned", "received", "peers", "shared"},
+    )
     cells: Tensor = counted("number of its training cells")  # () int64
 
 
 @dataclass(frozen=True)
 class ApartState(Private):
-    """What stays with an organisation.
+    """What stays with an organisation that trains on by itself.
 
     Attributes:
         learned: its model and the state of the optimizer.
@@ -157,6 +161,17 @@ class ApartState(Private):
 
     learned: Trained
     best: Params
+
+
+@dataclass(frozen=True)
+class ReceiverState(ApartState, Met):
+    """What stays with an organisation that was sent residuals once.
+
+    Attributes:
+        received: number of an organisation -> its residuals ``(n,)``; one entry, or none before.
+    """
+
+    received: Appended[PerPeer]
 
 
 TRAIN = ListStep("train", Epochs, Loss)

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from coterie.assisted.settings import UNTRAINED, ProtectSettings, Settings
+from coterie.assisted.settings import (
+    EXCHANGING,
+    OF_COLUMNS,
+    UNTRAINED,
+    ProtectSettings,
+    Settings,
+)
 from coterie.core.settings.schema import changed, filled, values_of
 from coterie.core.settings.sections import PrivacySettings
 
@@ -73,18 +79,26 @@ def unread(settings: Settings) -> list[str]:
     """
     method, model, found = settings.method, settings.model.name, []
     if method != "mtal":
-        found += ["assist.", "data.common"]
+        found += ["assist."]
+    if method not in EXCHANGING:
+        found += ["data.common"]
     if method == "joint":
         found += ["data.domains", "data.count"]
     if model != "mf":
         found += ["model.biases"]
     if model != "aae":
-        found += ["model.hidden", "model.dropout", "model.inputs"]
-        found += ["train.hide", "train.own_targets"]
+        found += ["model.inputs", "train.own_targets"]
+    if model not in ("column-ae", "blend"):
+        found += ["model.members"]
+    if model not in ("aae", "column-ae", "blend"):
+        found += ["model.hidden", "model.dropout", "train.hide"]
+    if model not in ("gaussian", "blend"):
+        found += ["model.noise"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
     by_column = settings.data.feedback == "explicit" and settings.start != "bias"
-    if by_column or (method != "mtal" and model != "base"):
+    starting = method == "mtal" or model == "base" or model in OF_COLUMNS
+    if by_column or not starting:
         found += ["start"]
     return found
 
@@ -99,6 +113,11 @@ MODELS: Mapping[str, str] = {
     "mlp": "MLP",
     "ncf": "NCF",
     "aae": "AAE",
+}
+COLUMN_MODELS: Mapping[str, str] = {
+    "column-ae": "column autoencoder",
+    "gaussian": "Gaussian of columns",
+    "blend": "both models of columns",
 }
 """Models of the methods alone and joint -> as papers write them."""
 PATIENCE = 30

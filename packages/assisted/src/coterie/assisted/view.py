@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import Pattern
 from coterie.assisted.aggregation import whole
 from coterie.assisted.data import OwnDomain
-from coterie.assisted.messages import OrganisationState, Peer, Places
+from coterie.assisted.messages import Met, Peer, Places
 from coterie.core.data.interactions.cells import Cells, ascending
 from coterie.core.tensors.stacked import Ragged
 
@@ -139,12 +139,12 @@ class View:
         matrices: those that were made before.
     """
 
-    def __init__(self, mine: OrganisationState, data: OwnDomain, matrices: Matrices) -> None:
+    def __init__(self, mine: Met, data: OwnDomain, matrices: Matrices) -> None:
         self.mine, self.data, self._matrices = mine, data, matrices
         self.peers: dict[int, Peer] = {peer.id: peer for peer in mine.peers}
         self._targets: dict[tuple[int, ...], Matrix] = {}
 
-    def is_of(self, mine: OrganisationState, data: OwnDomain) -> bool:
+    def is_of(self, mine: Met, data: OwnDomain) -> bool:
         """Whether it is how this organisation still sees its peers."""
         same = self.mine.shared is mine.shared and self.mine.peers.newest is mine.peers.newest
         return same and self.data is data
@@ -261,13 +261,13 @@ class View:
         return found
 
 
-def places_of(mine: OrganisationState, cells: Cells) -> Places:
+def places_of(mine: Met, cells: Cells) -> Places:
     """Name cells in common rows as peers may call them."""
     kept = common(mine, cells)
     rows = mine.shared[cells.rows[kept]]
     return Places(rows, cells.columns.values[kept].int())
 
 
-def common(mine: OrganisationState, cells: Cells) -> Tensor:
+def common(mine: Met, cells: Cells) -> Tensor:
     """Which cells are in common rows, ``(n,)`` bool."""
     return mine.shared[cells.rows] >= 0

@@ -1,0 +1,126 @@
+"""The column autoencoder: what a column's rows say of each other (AutoRec; Sedhain et al., 2015).
+
+Its samples are columns, its inputs and outputs the rows that they have in common. Several are
+trained from other first parameters, and their outputs are averaged.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.aae.cells import Inputs, Pattern
+from coterie.assisted.aae.network import AAE, Params, predict
+from coterie.assisted.aae.training import Plan, Trained, train
+from coterie.assisted.columns.residuals import Turned
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.tensors import tree
+from coterie.core.tensors.keys import Key
+
+PRESENCE = 3.5
+"""What is added to a rated input, in units of the residuals' root mean square: a residual of 0 must
+differ from no rating."""
+
+
+class ColumnAutoencoder:
+    """Autoencoders of columns.
+
+    A step hides some of a column's residuals and fits all of them. What is hidden is missing in the
+    sum that the first layer makes, so predictions, which hide nothing, shrink their inputs.
+
+    Args:
+        cells: ``(n, m)`` residuals that they are fitted to, a row a column.
+        plan: how each is trained; ``input_masking`` of the residuals are hidden.
+        hidden: width of the hidden layers.
+        code: width of the code.
+        dropout: share of the code that is dropped in training.
+        members: number of autoencoders.
+    """
+
+    def __init__(
+        self, cells: Cells, plan: Plan, hidden: int, code: int, dropout: float, members: int
+    ) -> None:
+        self._plan, self._members = plan, members
+        self._network = AAE(cells.n_columns, cells.n_columns, {}, hidden, code, dropout)
+        self._scale = _size(cells.values)
+        self._inputs = self._seen(cells)
+        self._pattern = Pattern(cells.columns, cells.n_columns)
+        self._targets = cells.values / self._scale
+        self._last: tuple[Trained, Key, Trained] | None = None
+
+    def begin(self, key: Key) -> Trained:
+        """Draw first parameters."""
+        return self._each(replace(self._plan, epochs=0), None, key)
+
+    def train(self, now: Trained, key: Key) -> Trained:
+        """Train for some epochs more.
+
+        Organisations with the same columns and key train the same: in one process, once.
+        """
+        if self._last is not None and _same(self._last[:2], (now, key)):
+            return self._last[2]
+        found = self._each(self._plan, now, key)
+        self._last = now, key, found
+        return found
+
+    def outputs(self, params: Params, own: Cells, asked: Turned) -> Tensor:
+        """Residuals to expect at some cells of some columns.
+
+        Args:
+            params: of all members, each ``(M, ...)``.
+            own: ``(n_own, m)`` residuals of the columns.
+            asked: cells of the same columns.
+
+        Returns:
+            ``(n,)``, in the order of the matrix that is asked about.
+        """
+        given = self._seen(own)
+        shrunk = replace(given, values=given.values * (1.0 - self._plan.input_masking))
+        pattern = Pattern(asked.cells.columns, own.n_columns)
+        total = own.values.new_zeros(pattern.nnz)
+        for number in range(self._members):
+            one = {name: values[number] for name, values in params.items()}
+            total += predict(self._network, one, shrunk, pattern)
+        return asked.back(total * (self._scale / self._members))
+
+    def _seen(self, cells: Cells) -> Inputs:
+        """What the encoder reads of columns."""
+        return Inputs(cells.columns, cells.values / self._scale + PRESENCE, cells.n_columns)
+
+    def _each(self, plan: Plan, now: Trained | None, key: Key) -> Trained:
+        """Train every member, and stack what it has learned."""
+        given = self._network, self._inputs, self._pattern, self._targets, plan
+        found = [
+            train(*given, key.fold("member", number), start=now and member(now, number))
+            for number in range(self._members)
+        ]
+        params, state = (
+            tree.concatenate(*parts)
+            for parts in (
+                [tree.as_stack(one.params) for one in found],
+                [one.state for one in found],
+            )
+        )
+        loss = torch.stack([one.loss for one in found]).mean() * self._scale.square()
+        return Trained(params, loss, found[0].epochs, state)
+
+
+def member(of_all: Trained, number: int) -> Trained:
+    """What one autoencoder has learned."""
+    params = {name: values[number] for name, values in of_all.params.items()}
+    state = tree.take(of_all.state, torch.tensor([number]))
+    return Trained(params, of_all.loss, of_all.epochs, state)
+
+
+def _same(left: tuple[Trained, Key], right: tuple[Trained, Key]) -> bool:
+    """Whether training goes on from the same, to the bit."""
+    pairs = zip(tree.tensors(left), tree.tensors(right), strict=True)
+    return all(torch.equal(one, other) for (_, one), (_, other) in pairs)
+
+
+def _size(residuals: Tensor) -> Tensor:
+    """Root mean square of residuals, ``()``; 1 where all are 0, or there are none."""
+    size = residuals.square().mean().sqrt()
+    return size if bool(size > 0) else torch.ones_like(size)

@@ -1,0 +1,138 @@
+"""What an organisation predicts by models of columns: F = F⁰ + η Σ_j w_j f_j."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.aae.network import Params
+from coterie.assisted.aae.training import Trained
+from coterie.assisted.aggregation import Choice, Fit, choose
+from coterie.assisted.columns.autoencoder import ColumnAutoencoder
+from coterie.assisted.columns.residuals import Turned
+from coterie.assisted.learner import Learner
+from coterie.assisted.own_models import Model
+from coterie.assisted.settings import AssistSettings
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.tensors.keys import Key
+
+_BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation")
+"""η begins where a residual of squared loss, 2 (R - F), is added as it is."""
+_ETA, _WEIGHTS = "eta", "weights"
+
+
+class OfColumns(Protocol):
+    """A model of columns."""
+
+    def begin(self, key: Key) -> Trained:
+        """Give the model before the first round."""
+
+    def train(self, now: Trained, key: Key) -> Trained:
+        """Train for a round."""
+
+    def outputs(self, params: Params, own: Cells, asked: Turned) -> Tensor:
+        """Residuals to expect at cells, ``(n,)``, of columns that have others, ``(n_own, m)``."""
+
+
+class ByColumns(Model):
+    """Models of columns, and what an organisation makes of them (Eq. 6 to 8, in one round).
+
+    The rate η is the best one at the organisation's own validation cells.
+
+    Args:
+        learner: of the organisation.
+        own: ``(n_own, m)`` residuals of its own columns.
+        parts: models of columns by name.
+    """
+
+    def __init__(self, learner: Learner, own: Cells, parts: Mapping[str, OfColumns]) -> None:
+        self._learner, self._own, self._parts = learner, own, parts
+        self._turned: dict[int, tuple[Cells, Turned]] = {}
+
+    def begin(self, key: Key) -> Trained:
+        """Begin with F⁰."""
+        found = {name: part.begin(key.fold(name)) for name, part in self._parts.items()}
+        weights = torch.full((len(found),), 1.0 / len(found), dtype=torch.float64)
+        return _joined(found, Choice(torch.zeros((), dtype=torch.float64), weights))
+
+    def train(self, now: Trained, key: Key) -> Trained:
+        """Train all for a round, then choose the rate."""
+        found = {
+            name: part.train(_part(now, name), key.fold(name)) for name, part in self._parts.items()
+        }
+        cells = self._learner.data.valid
+        outputs = self._outputs({name: one.params for name, one in found.items()}, cells)
+        held = Fit(
+            self._learner.objective,
+            cells.values.double(),
+            self._learner.base.at(cells).double(),
+            outputs.double(),
+        )
+        return _joined(found, choose(held, _BY_VALIDATION, held))
+
+    def predict(self, params: Params, cells: Cells) -> Tensor:
+        """F at cells of the organisation's own matrix, ``(n,)``."""
+        each = {name: _of(params, name) for name in self._parts}
+        choice = Choice(params[_ETA], params[_WEIGHTS])
+        scores = self._learner.base.at(cells)
+        return scores + choice.step(self._outputs(each, cells)).to(scores)
+
+    def _outputs(self, params: Mapping[str, Params], cells: Cells) -> Tensor:
+        """Outputs f_j, ``(n, J)``."""
+        turned = self._in_columns(cells)
+        found = [
+            part.outputs(params[name], self._own, turned) for name, part in self._parts.items()
+        ]
+        return torch.stack(found, 1)
+
+    def _in_columns(self, cells: Cells) -> Turned:
+        """Turn cells; those to validate by are asked for in every round."""
+        if cells is not self._learner.data.valid:
+            return Turned.of(cells)
+        return self._turned.setdefault(id(cells), (cells, Turned.of(cells)))[1]
+
+
+def column_models(learner: Learner, cells: Cells) -> dict[str, OfColumns]:
+    """Make the models of columns that the settings name.
+
+    Args:
+        learner: of an organisation.
+        cells: ``(n, m)`` residuals that they are fitted to.
+    """
+    model = learner.settings.model
+    hidden, code = model.widths(learner.data.domain.name)
+    plan, dropout = learner.plan, model.dropout
+    return {"column-ae": ColumnAutoencoder(cells, plan, hidden, code, dropout, model.members)}
+
+
+def by_own_columns(learner: Learner) -> ByColumns:
+    """Make models of an organisation's own columns, all that one without peers has."""
+    cells = learner.data.train
+    residuals = learner.objective.residual(cells.values, learner.base.at(cells))
+    own = Cells(cells.columns, residuals, cells.n_columns).transposed()
+    return ByColumns(learner, own, column_models(learner, own))
+
+
+def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
+    """What all parts have learned, and what is made of it."""
+    params = {
+        f"{name}/{key}": value for name, one in parts.items() for key, value in one.params.items()
+    }
+    params |= {_ETA: choice.eta, _WEIGHTS: choice.weights}
+    every = list(parts.values())
+    state = next((one.state for one in every if one.state is not None), None)
+    return Trained(params, every[0].loss, every[0].epochs, state)
+
+
+def _part(joined: Trained, name: str) -> Trained:
+    """What one part has learned."""
+    return Trained(_of(joined.params, name), joined.loss, joined.epochs, joined.state)
+
+
+def _of(params: Params, name: str) -> Params:
+    """Parameters of a part."""
+    begin = f"{name}/"
+    return {key.removeprefix(begin): p for key, p in params.items() if key.startswith(begin)}

@@ -1,0 +1,113 @@
+"""An organisation that is sent the residuals of others once, and trains on them by itself (ours).
+
+The first half of one round of MTAL: no outputs are exchanged, so that it needs no peer to train on
+or to predict. Its models are those of `coterie.assisted.columns`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from coterie.assisted.apart import Apart
+from coterie.assisted.client import numbered
+from coterie.assisted.columns.model import ByColumns, OfColumns, column_models
+from coterie.assisted.columns.residuals import Columns, digest
+from coterie.assisted.data import OwnDomain
+from coterie.assisted.learner import Learner
+from coterie.assisted.meeting import Meeting
+from coterie.assisted.messages import RECEIVE, RESIDUAL, Received, Residuals, Turn
+from coterie.assisted.own_models import Model
+from coterie.assisted.prediction_messages import ApartState, ReceiverState
+from coterie.assisted.protection import protected
+from coterie.assisted.settings import Settings
+from coterie.assisted.view import Matrices, View, common
+from coterie.core.data.interactions.cells import Cells
+from coterie.core.tensors.appended import Appended
+from coterie.core.tensors.keys import Key
+
+
+class Receiver(Meeting[ReceiverState], Apart):
+    """An organisation of the method residuals.
+
+    Models are drawn by a key of the run that all organisations know: who has been sent the same
+    trains the same.
+
+    Args:
+        settings: with the reading's choices resolved.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._public, self._matrices = Key.from_seed(settings.seed).fold("columns"), Matrices()
+        self._received: dict[int, tuple[object, tuple[Learner, Model]]] = {}
+        self._models: dict[tuple[str | int, ...], dict[str, OfColumns]] = {}
+
+    def enrol(self, data: OwnDomain, key: Key) -> ReceiverState:
+        """Begin with the base model F⁰."""
+        begun = super().enrol(data, key)
+        shared = torch.full((data.train.n_rows,), -1, dtype=torch.int32)
+        return ReceiverState(
+            shared=shared,
+            peers=Appended(),
+            learned=begun.learned,
+            best=begun.best,
+            received=Appended(),
+        )
+
+    @RESIDUAL
+    def residual(
+        self, down: Turn, mine: ReceiverState, data: OwnDomain, key: Key
+    ) -> tuple[Residuals, None]:
+        """Compute r_k = -∂L_k(F⁰, R_k)/∂F at the cells of common rows (Eq. 5, round 1)."""
+        sent = protected(self._residual(data), self.settings.protect, key.fold("protect"))
+        return Residuals(sent[common(mine, data.train)]), None
+
+    @RECEIVE
+    def receive(
+        self, down: Received, mine: ReceiverState, data: OwnDomain, key: Key
+    ) -> tuple[None, ReceiverState]:
+        """Keep the residuals of the others."""
+        return None, replace(mine, received=mine.received.append(down.residuals))
+
+    def drawing(self, key: Key, round_: int) -> Key:
+        """By which a model is drawn (round 0), and trained: one that all organisations know."""
+        return self._public.fold(round_)
+
+    def of(self, mine: ApartState, data: OwnDomain) -> tuple[Learner, Model]:
+        """What it learns with: its own residuals and those that it was sent; made once."""
+        assert isinstance(mine, ReceiverState)
+        if not len(mine.received):  # it did not answer when residuals were exchanged
+            return self.own(data)
+        found, token = self._received.get(data.id), mine.received.newest
+        if found is None or found[0] is not token or found[1][0].data is not data:
+            learner = Learner(self.settings, data)
+            columns = self.columns(mine, data)
+            parts = self._parts(learner, columns.cells)
+            made = learner, ByColumns(learner, columns.own, parts)
+            found = self._received[data.id] = token, made
+        return found[1]
+
+    def columns(self, mine: ReceiverState, data: OwnDomain) -> Columns:
+        """Residuals of all columns in its own rows."""
+        view = View(mine, data, self._matrices)
+        residuals = numbered(mine.received[0]) | {data.id: self._residual(data)}
+        matrix = view.targets(residuals)
+        cells = Cells(matrix.pattern.columns, matrix.sorted(residuals), view.n_columns)
+        return Columns(_as_long(cells).transposed(), view.first_column, data.train.n_columns)
+
+    def _parts(self, learner: Learner, cells: Cells) -> dict[str, OfColumns]:
+        """Models of columns; organisations in one process share what they would train alike."""
+        widths = learner.settings.model.widths(learner.data.domain.name)
+        return self._models.setdefault((digest(cells), *widths), column_models(learner, cells))
+
+    def _residual(self, data: OwnDomain) -> Tensor:
+        learner = self.own(data)[0]
+        return learner.objective.residual(data.train.values, learner.base.at(data.train))
+
+
+def _as_long(cells: Cells) -> Cells:
+    columns = replace(cells.columns, values=cells.columns.values.long())
+    return replace(cells, columns=columns)

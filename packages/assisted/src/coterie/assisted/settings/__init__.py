@@ -1,0 +1,43 @@
+"""Settings of MTAL and the methods beside it. Torch-free."""
+
+from coterie.assisted.settings.data import GENRES, DomainSettings, Feedback
+from coterie.assisted.settings.protection import (
+    FEWEST,
+    RESIDUAL_STEP,
+    SENDING,
+    TOO_FEW,
+    ProtectSettings,
+)
+from coterie.assisted.settings.run import (
+    EXCHANGING,
+    OF_COLUMNS,
+    UNTRAINED,
+    AssistSettings,
+    EtaRule,
+    Method,
+    ModelSettings,
+    Rule,
+    Settings,
+    TrainSettings,
+)
+
+__all__ = [
+    "EXCHANGING",
+    "FEWEST",
+    "GENRES",
+    "OF_COLUMNS",
+    "RESIDUAL_STEP",
+    "SENDING",
+    "TOO_FEW",
+    "UNTRAINED",
+    "AssistSettings",
+    "DomainSettings",
+    "EtaRule",
+    "Feedback",
+    "Method",
+    "ModelSettings",
+    "ProtectSettings",
+    "Rule",
+    "Settings",
+    "TrainSettings",
+]
