@@ -175,7 +175,7 @@ def test_two_kinds_of_noise_on_residuals_are_refused() -> None:
         with pytest.raises(UserError, match="in one way only") as refusal:
             Settings(protect=DP, privacy=privacy)
         assert "\n" not in str(refusal.value)
-    with pytest.raises(UserError, match="nothing is exchanged"):
+    with pytest.raises(UserError, match="no residual is exchanged"):
         Settings(method="joint", protect=DP)
 
 

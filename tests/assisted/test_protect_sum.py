@@ -269,7 +269,7 @@ def test_what_goes_down_of_a_sum_is_the_sum_alone() -> None:
         ({"assist": AssistSettings(weights="optimal")}, "assist.weights constant"),
         ({"data": DomainSettings(common=0.5)}, "data.common 1"),
         ({"data": DomainSettings(domains="uniform", count=2)}, "3 organisations"),
-        ({"method": "alone"}, "nothing is exchanged"),
+        ({"method": "alone"}, "no residual is exchanged"),
         ({"privacy": PrivacySettings(clip=1.0, noise="laplace", scale=1.0)}, "privacy.steps"),
     ],
 )

@@ -143,10 +143,7 @@ class Epochs(Down):
 class Loss(Report):
     """How well an organisation fits its own ratings."""
 
-    loss: Tensor = measured(
-        "mean training loss L_k over the steps of the round",
-        {"learned", "received", "peers", "shared"},
-    )
+    loss: Tensor = measured("mean training loss L_k over the steps of the round", EVERYTHING)
     cells: Tensor = counted("number of its training cells")  # () int64
 
 
