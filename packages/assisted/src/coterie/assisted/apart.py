@@ -8,7 +8,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from coterie.assisted.columns.model import by_own_columns
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Autoencoder, Factors, Model, Untrained
@@ -23,6 +22,7 @@ from coterie.assisted.prediction_messages import (
     Quality,
 )
 from coterie.assisted.quality import quality
+from coterie.assisted.samples.model import BySamples, models_of, own_samples
 from coterie.assisted.settings import Settings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.protocol.client import Client
@@ -113,5 +113,6 @@ def model_of(learner: Learner) -> Model:
             return Untrained(learner, "bias")
         case "rate":  # of ratings, where its own loss is of these, the mean
             return Untrained(learner, "smoothed")
-        case "column-ae" | "gaussian" | "blend":
-            return by_own_columns(learner)
+        case "autorec" | "gaussian" | "blend":
+            samples = own_samples(learner)
+            return BySamples(learner, samples, models_of(learner, samples))

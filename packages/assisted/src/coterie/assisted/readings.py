@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from coterie.assisted.settings import (
     EXCHANGING,
-    OF_COLUMNS,
+    OF_SAMPLES,
     UNTRAINED,
     ProtectSettings,
     Settings,
@@ -88,16 +88,18 @@ def unread(settings: Settings) -> list[str]:
         found += ["model.biases"]
     if model != "aae":
         found += ["model.inputs", "train.own_targets"]
-    if model not in ("column-ae", "blend"):
+    if model not in ("autorec", "blend"):
         found += ["model.members"]
-    if model not in ("aae", "column-ae", "blend"):
+    if model not in ("aae", "autorec", "blend"):
         found += ["model.hidden", "model.dropout", "train.hide"]
+    if model not in OF_SAMPLES:
+        found += ["model.samples"]
     if model not in ("gaussian", "blend"):
         found += ["model.noise"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
     by_column = settings.data.feedback == "explicit" and settings.start != "bias"
-    starting = method == "mtal" or model == "base" or model in OF_COLUMNS
+    starting = method == "mtal" or model == "base" or model in OF_SAMPLES
     if by_column or not starting:
         found += ["start"]
     return found
@@ -114,10 +116,10 @@ MODELS: Mapping[str, str] = {
     "ncf": "NCF",
     "aae": "AAE",
 }
-COLUMN_MODELS: Mapping[str, str] = {
-    "column-ae": "column autoencoder",
-    "gaussian": "Gaussian of columns",
-    "blend": "both models of columns",
+SAMPLE_MODELS: Mapping[str, str] = {
+    "autorec": "AutoRec",
+    "gaussian": "Gaussian",
+    "blend": "both models of samples",
 }
 """Models of the methods alone and joint -> as papers write them."""
 PATIENCE = 30

@@ -1,7 +1,7 @@
 """An organisation that is sent the residuals of others once, and trains on them by itself (ours).
 
 The first half of one round of MTAL: no outputs are exchanged, so that it needs no peer to train on
-or to predict. Its models are those of `coterie.assisted.columns`.
+or to predict. Its models are those of `coterie.assisted.samples`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from torch import Tensor
 
 from coterie.assisted.apart import Apart
 from coterie.assisted.client import numbered
-from coterie.assisted.columns.model import ByColumns, OfColumns, column_models
-from coterie.assisted.columns.residuals import Columns, digest
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.meeting import Meeting
@@ -22,11 +20,14 @@ from coterie.assisted.messages import RECEIVE, RESIDUAL, Received, Residuals, Tu
 from coterie.assisted.own_models import Model
 from coterie.assisted.prediction_messages import ApartState, ReceiverState
 from coterie.assisted.protection import protected
+from coterie.assisted.samples.matrix import Samples, digest
+from coterie.assisted.samples.model import BySamples, OfSamples, models_of
 from coterie.assisted.settings import Settings
 from coterie.assisted.view import Matrices, View, common
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
+from coterie.core.tensors.stacked import Ragged
 
 
 class Receiver(Meeting[ReceiverState], Apart):
@@ -41,9 +42,9 @@ class Receiver(Meeting[ReceiverState], Apart):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._public, self._matrices = Key.from_seed(settings.seed).fold("columns"), Matrices()
+        self._public, self._matrices = Key.from_seed(settings.seed).fold("samples"), Matrices()
         self._received: dict[int, tuple[object, tuple[Learner, Model]]] = {}
-        self._models: dict[tuple[str | int, ...], dict[str, OfColumns]] = {}
+        self._shared: dict[tuple[str | int, ...], dict[str, OfSamples]] = {}
 
     def enrol(self, data: OwnDomain, key: Key) -> ReceiverState:
         """Begin with the base model F⁰."""
@@ -69,8 +70,10 @@ class Receiver(Meeting[ReceiverState], Apart):
     def receive(
         self, down: Received, mine: ReceiverState, data: OwnDomain, key: Key
     ) -> tuple[None, ReceiverState]:
-        """Keep the residuals of the others."""
-        return None, replace(mine, received=mine.received.append(down.residuals))
+        """Keep the residuals of the others, and begin models of all."""
+        mine = replace(mine, received=mine.received.append(down.residuals))
+        begun = self.of(mine, data)[1].begin(self.drawing(key, 0))
+        return None, replace(mine, learned=begun, best=begun.params)
 
     def drawing(self, key: Key, round_: int) -> Key:
         """By which a model is drawn (round 0), and trained: one that all organisations know."""
@@ -84,30 +87,29 @@ class Receiver(Meeting[ReceiverState], Apart):
         found, token = self._received.get(data.id), mine.received.newest
         if found is None or found[0] is not token or found[1][0].data is not data:
             learner = Learner(self.settings, data)
-            columns = self.columns(mine, data)
-            parts = self._parts(learner, columns.cells)
-            made = learner, ByColumns(learner, columns.own, parts)
+            samples = self.samples(mine, data)
+            made = learner, BySamples(learner, samples, self._models(learner, samples))
             found = self._received[data.id] = token, made
         return found[1]
 
-    def columns(self, mine: ReceiverState, data: OwnDomain) -> Columns:
-        """Residuals of all columns in its own rows."""
+    def samples(self, mine: ReceiverState, data: OwnDomain) -> Samples:
+        """Residuals of all columns in its own rows, its own as they are."""
         view = View(mine, data, self._matrices)
         residuals = numbered(mine.received[0]) | {data.id: self._residual(data)}
-        matrix = view.targets(residuals)
-        cells = Cells(matrix.pattern.columns, matrix.sorted(residuals), view.n_columns)
-        return Columns(_as_long(cells).transposed(), view.first_column, data.train.n_columns)
+        found = view.targets(residuals)
+        places = Ragged(found.pattern.columns.values.long(), found.pattern.columns.offsets)
+        matrix = Cells(places, found.sorted(residuals), view.n_columns)
+        are_columns = self.settings.samples_are_columns
+        return Samples(matrix, view.first_column, data.train.n_columns, are_columns)
 
-    def _parts(self, learner: Learner, cells: Cells) -> dict[str, OfColumns]:
-        """Models of columns; organisations in one process share what they would train alike."""
+    def _models(self, learner: Learner, samples: Samples) -> dict[str, OfSamples]:
+        """Models of samples; organisations in one process share what they would train alike."""
         widths = learner.settings.model.widths(learner.data.domain.name)
-        return self._models.setdefault((digest(cells), *widths), column_models(learner, cells))
+        key = digest(samples.matrix), *widths
+        if key not in self._shared:
+            self._shared[key] = models_of(learner, samples)
+        return self._shared[key]
 
     def _residual(self, data: OwnDomain) -> Tensor:
         learner = self.own(data)[0]
         return learner.objective.residual(data.train.values, learner.base.at(data.train))
-
-
-def _as_long(cells: Cells) -> Cells:
-    columns = replace(cells.columns, values=cells.columns.values.long())
-    return replace(cells, columns=columns)

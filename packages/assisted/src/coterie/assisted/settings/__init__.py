@@ -10,7 +10,7 @@ from coterie.assisted.settings.protection import (
 )
 from coterie.assisted.settings.run import (
     EXCHANGING,
-    OF_COLUMNS,
+    OF_SAMPLES,
     UNTRAINED,
     AssistSettings,
     EtaRule,
@@ -25,7 +25,7 @@ __all__ = [
     "EXCHANGING",
     "FEWEST",
     "GENRES",
-    "OF_COLUMNS",
+    "OF_SAMPLES",
     "RESIDUAL_STEP",
     "SENDING",
     "TOO_FEW",

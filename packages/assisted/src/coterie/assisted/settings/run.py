@@ -17,8 +17,8 @@ EXCHANGING = ("mtal", "residuals", "sums")
 """Methods in which organisations send each other something, and so need rows in common."""
 UNTRAINED = ("base", "bias", "rate")
 """Models in closed form: they need one round."""
-OF_COLUMNS = ("column-ae", "gaussian", "blend")
-"""Models whose samples are columns: what rows have in common is learned from all columns (ours)."""
+OF_SAMPLES = ("autorec", "gaussian", "blend")
+"""Models whose samples are items (or users), of all residuals at hand (ours)."""
 Rule = Literal["constant", "optimal", "lbfgs"]
 EtaRule = Literal["constant", "optimal", "lbfgs", "validation"]
 
@@ -28,13 +28,16 @@ class ModelSettings:
     """The network of an organisation (section 3.2, Table 5)."""
 
     name: Literal[
-        "aae", "mf", "mlp", "ncf", "base", "bias", "rate", "column-ae", "gaussian", "blend"
+        "aae", "mf", "mlp", "ncf", "base", "bias", "rate", "autorec", "gaussian", "blend"
     ] = "aae"
     """aae is MTAL's; the methods alone and joint take the others too. Without training: base is the
     mean of a column (of implicit feedback, or with start bias, what start says), bias adds
     deviations of row and column to the mean, rate is the smoothed share of positives of a
-    column. Samples are columns (ours; all methods but mtal): column-ae is an autoencoder of the
-    rows of a column, gaussian a normal distribution of these, blend both, weighed by validation."""
+    column. Of ours, for all methods but mtal, samples are items with the residuals of all
+    users at hand (or users, see samples): autorec is an autoencoder of these, gaussian a normal
+    distribution of them, blend both."""
+    samples: Literal["items", "users"] = "items"
+    """Of autorec, gaussian and blend: what a sample is."""
     hidden: int = 256
     """Width of the hidden layers of encoder and decoder."""
     code: int = 128
@@ -48,9 +51,9 @@ class ModelSettings:
     inputs: Literal["raw", "centred"] = "raw"
     """What the encoder reads: ratings, or what they are above the mean of their column."""
     members: int = 5
-    """Of column-ae: autoencoders, whose outputs are averaged."""
+    """Of autorec: autoencoders whose outputs are averaged."""
     noise: float = 0.65
-    """Of gaussian: variance of a residual around what its column has of the distribution."""
+    """Of gaussian: variance of a residual around what its sample has of the distribution."""
     sizes: dict[str, str] | None = None
     """Widths of single organisations' layer and code, as Drama=64-32, where they differ."""
 
@@ -130,7 +133,7 @@ class Settings(BaseSettings):
 
     method: Method = "mtal"
     """mtal; alone: every organisation for itself; joint: one that holds all data. Of ours, with
-    models of columns: residuals, which are exchanged once, and each trains on what it was sent."""
+    models of samples: residuals, which are exchanged once, and each trains on what it was sent."""
     rounds: int = 10
     """T: assistance rounds; of the other methods, rounds of train.epochs epochs each."""
     patience: int = 1000
@@ -166,7 +169,7 @@ class Settings(BaseSettings):
             )
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
         self._check_apart()
-        self._check_columns()
+        self._check_samples()
         held = self.reading != "released" and self.data.valid
         if self.method == "mtal" and self.assist.eta_rule == "validation" and not held:
             raise UserError(
@@ -174,15 +177,15 @@ class Settings(BaseSettings):
                 "data.valid above 0, and a reading other than released"
             )
 
-    def _check_columns(self) -> None:
-        """Refuse what models of columns cannot do, and other models where there must be one."""
-        model, methods = self.model.name, ", ".join(OF_COLUMNS)
-        if self.method in EXCHANGING and self.method != "mtal" and model not in OF_COLUMNS:
+    def _check_samples(self) -> None:
+        """Refuse what models of samples cannot do, and other models where there must be one."""
+        model, methods = self.model.name, ", ".join(OF_SAMPLES)
+        if self.method in EXCHANGING and self.method != "mtal" and model not in OF_SAMPLES:
             raise UserError(
-                f"the method {self.method} trains models of columns, not 'model.name' {model}: "
+                f"the method {self.method} trains models of samples, not 'model.name' {model}: "
                 f"choose {methods}"
             )
-        if model in OF_COLUMNS and (self.reading == "released" or not self.data.valid):
+        if model in OF_SAMPLES and (self.reading == "released" or not self.data.valid):
             raise UserError(
                 f"'model.name' {model} chooses its rate by cells that are not those of the test: "
                 "set data.valid above 0, and a reading other than released"
@@ -201,6 +204,11 @@ class Settings(BaseSettings):
                 f"'train.own_targets' none leaves the method {self.method} nothing to fit: choose "
                 "all or hidden"
             )
+
+    @property
+    def samples_are_columns(self) -> bool:
+        """Whether samples are columns of an organisation's matrix, rather than rows."""
+        return (self.model.samples == "items") == (self.data.align == "user")
 
     @property
     def compares(self) -> bool:

@@ -1,7 +1,7 @@
-"""The column autoencoder: what a column's rows say of each other (AutoRec; Sedhain et al., 2015).
+"""AutoRec (Sedhain et al., WWW 2015): what the users of an item say of each other.
 
-Its samples are columns, its inputs and outputs the rows that they have in common. Several are
-trained from other first parameters, and their outputs are averaged.
+Its samples are items, its inputs and outputs all users; or the other way round. Several are trained
+from other first parameters, and their outputs are averaged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.assisted.aae.network import AAE, Params, predict
 from coterie.assisted.aae.training import Plan, Trained, train
-from coterie.assisted.columns.residuals import Turned
+from coterie.assisted.samples.matrix import Asked
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -24,14 +24,14 @@ PRESENCE = 3.5
 differ from no rating."""
 
 
-class ColumnAutoencoder:
-    """Autoencoders of columns.
+class AutoRec:
+    """Autoencoders of samples.
 
-    A step hides some of a column's residuals and fits all of them. What is hidden is missing in the
+    A step hides some of a sample's residuals and fits all of them. What is hidden is missing in the
     sum that the first layer makes, so predictions, which hide nothing, shrink their inputs.
 
     Args:
-        cells: ``(n, m)`` residuals that they are fitted to, a row a column.
+        cells: ``(n, d)`` residuals that they are fitted to.
         plan: how each is trained; ``input_masking`` of the residuals are hidden.
         hidden: width of the hidden layers.
         code: width of the code.
@@ -57,7 +57,7 @@ class ColumnAutoencoder:
     def train(self, now: Trained, key: Key) -> Trained:
         """Train for some epochs more.
 
-        Organisations with the same columns and key train the same: in one process, once.
+        Organisations with the same samples and key train the same: in one process, once.
         """
         if self._last is not None and _same(self._last[:2], (now, key)):
             return self._last[2]
@@ -65,13 +65,13 @@ class ColumnAutoencoder:
         self._last = now, key, found
         return found
 
-    def outputs(self, params: Params, own: Cells, asked: Turned) -> Tensor:
-        """Residuals to expect at some cells of some columns.
+    def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
+        """Residuals to expect at cells of some samples.
 
         Args:
             params: of all members, each ``(M, ...)``.
-            own: ``(n_own, m)`` residuals of the columns.
-            asked: cells of the same columns.
+            own: ``(n_own, d)`` residuals of these.
+            asked: where.
 
         Returns:
             ``(n,)``, in the order of the matrix that is asked about.
@@ -86,7 +86,7 @@ class ColumnAutoencoder:
         return asked.back(total * (self._scale / self._members))
 
     def _seen(self, cells: Cells) -> Inputs:
-        """What the encoder reads of columns."""
+        """What the encoder reads of samples."""
         return Inputs(cells.columns, cells.values / self._scale + PRESENCE, cells.n_columns)
 
     def _each(self, plan: Plan, now: Trained | None, key: Key) -> Trained:

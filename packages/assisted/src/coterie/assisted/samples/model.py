@@ -1,4 +1,4 @@
-"""What an organisation predicts by models of columns: F = F⁰ + η Σ_j w_j f_j."""
+"""What an organisation predicts by models of samples: F = F⁰ + η Σ_j w_j f_j."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 from coterie.assisted.aae.network import Params
 from coterie.assisted.aae.training import Trained
 from coterie.assisted.aggregation import Choice, Fit, choose
-from coterie.assisted.columns.autoencoder import ColumnAutoencoder
-from coterie.assisted.columns.residuals import Turned
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
+from coterie.assisted.samples.autorec import AutoRec
+from coterie.assisted.samples.matrix import Asked, Samples
 from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.keys import Key
@@ -24,8 +24,8 @@ _BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation")
 _ETA, _WEIGHTS = "eta", "weights"
 
 
-class OfColumns(Protocol):
-    """A model of columns."""
+class OfSamples(Protocol):
+    """A model of samples."""
 
     def begin(self, key: Key) -> Trained:
         """Give the model before the first round."""
@@ -33,24 +33,24 @@ class OfColumns(Protocol):
     def train(self, now: Trained, key: Key) -> Trained:
         """Train for a round."""
 
-    def outputs(self, params: Params, own: Cells, asked: Turned) -> Tensor:
-        """Residuals to expect at cells, ``(n,)``, of columns that have others, ``(n_own, m)``."""
+    def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
+        """Residuals to expect at some cells, ``(n,)``, of samples with others, ``(n_own, d)``."""
 
 
-class ByColumns(Model):
-    """Models of columns, and what an organisation makes of them (Eq. 6 to 8, in one round).
+class BySamples(Model):
+    """Models of samples, and what an organisation makes of them (Eq. 6 to 8, in one round).
 
     The rate η is the best one at the organisation's own validation cells.
 
     Args:
         learner: of the organisation.
-        own: ``(n_own, m)`` residuals of its own columns.
-        parts: models of columns by name.
+        samples: all residuals that it has.
+        parts: models of these by name.
     """
 
-    def __init__(self, learner: Learner, own: Cells, parts: Mapping[str, OfColumns]) -> None:
-        self._learner, self._own, self._parts = learner, own, parts
-        self._turned: dict[int, tuple[Cells, Turned]] = {}
+    def __init__(self, learner: Learner, samples: Samples, parts: Mapping[str, OfSamples]) -> None:
+        self._learner, self._samples, self._parts = learner, samples, parts
+        self._held: Asked | None = None
 
     def begin(self, key: Key) -> Trained:
         """Begin with F⁰."""
@@ -82,38 +82,38 @@ class ByColumns(Model):
 
     def _outputs(self, params: Mapping[str, Params], cells: Cells) -> Tensor:
         """Outputs f_j, ``(n, J)``."""
-        turned = self._in_columns(cells)
-        found = [
-            part.outputs(params[name], self._own, turned) for name, part in self._parts.items()
-        ]
+        asked, own = self._asked(cells), self._samples.own
+        found = [part.outputs(params[name], own, asked) for name, part in self._parts.items()]
         return torch.stack(found, 1)
 
-    def _in_columns(self, cells: Cells) -> Turned:
-        """Turn cells; those to validate by are asked for in every round."""
+    def _asked(self, cells: Cells) -> Asked:
+        """Name cells by samples; those to validate by are asked for in every round."""
         if cells is not self._learner.data.valid:
-            return Turned.of(cells)
-        return self._turned.setdefault(id(cells), (cells, Turned.of(cells)))[1]
+            return self._samples.asked(cells)
+        if self._held is None:
+            self._held = self._samples.asked(cells)
+        return self._held
 
 
-def column_models(learner: Learner, cells: Cells) -> dict[str, OfColumns]:
-    """Make the models of columns that the settings name.
+def models_of(learner: Learner, samples: Samples) -> dict[str, OfSamples]:
+    """Make the models of samples that the settings name.
 
     Args:
         learner: of an organisation.
-        cells: ``(n, m)`` residuals that they are fitted to.
+        samples: what they are fitted to.
     """
     model = learner.settings.model
     hidden, code = model.widths(learner.data.domain.name)
-    plan, dropout = learner.plan, model.dropout
-    return {"column-ae": ColumnAutoencoder(cells, plan, hidden, code, dropout, model.members)}
+    sizes = hidden, code, model.dropout, model.members
+    return {"autorec": AutoRec(samples.every, learner.plan, *sizes)}
 
 
-def by_own_columns(learner: Learner) -> ByColumns:
-    """Make models of an organisation's own columns, all that one without peers has."""
+def own_samples(learner: Learner) -> Samples:
+    """Residuals of an organisation's own cells, all that one without peers has."""
     cells = learner.data.train
     residuals = learner.objective.residual(cells.values, learner.base.at(cells))
-    own = Cells(cells.columns, residuals, cells.n_columns).transposed()
-    return ByColumns(learner, own, column_models(learner, own))
+    matrix = Cells(cells.columns, residuals, cells.n_columns)
+    return Samples(matrix, 0, cells.n_columns, learner.settings.samples_are_columns)
 
 
 def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
