@@ -96,6 +96,8 @@ def unread(settings: Settings) -> list[str]:
         found += ["model.samples"]
     if model not in ("gaussian", "blend"):
         found += ["model.noise"]
+    if model in OF_SAMPLES:
+        found += ["data.side"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
     by_column = settings.data.feedback == "explicit" and settings.start != "bias"
@@ -133,6 +135,16 @@ AS_PRINTED: Mapping[str, Any] = {
 """What MTAL and the autoencoders of the paper are, where settings choose options of ours."""
 
 
+SAMPLING: Mapping[str, Any] = {
+    "rounds": 40,
+    "train.epochs": 3,
+    "train.hide": 0.5,
+    "patience": 4,
+    "start": None,
+}
+"""How models of samples are trained where they are one's own."""
+
+
 def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) -> Settings:
     """Settings of a method that a run of MTAL is compared with.
 
@@ -142,7 +154,7 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
     Args:
         settings: of the run of MTAL.
         method: whether organisations are apart or one.
-        model: of `MODELS`.
+        model: of `MODELS` or `SAMPLE_MODELS`.
 
     Example:
         >>> found = baseline(Settings(rounds=10), "alone", "aae")
@@ -151,6 +163,8 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
     """
     # Nothing is sent that these cover.
     settings = replace(settings, privacy=PrivacySettings(), protect=ProtectSettings())
+    if model in OF_SAMPLES:
+        return changed(settings, {**AS_PRINTED, **SAMPLING, "method": method, "model.name": model})
     epochs = 1 if model in UNTRAINED else settings.rounds * settings.train.epochs
     chosen = {"method": method, "model.name": model, "rounds": epochs, "train.epochs": 1}
     if settings.reading == "recommended":

@@ -31,13 +31,22 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 """Options of ours that are better on validation cells (docs/assisted.md): labels and settings."""
-_CONFIGURED = "mtal-configured"
+_CONFIGURED, BEST = "mtal-configured", "best"
 OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
-    _CONFIGURED: "MTAL, as configured (ours)"
+    _CONFIGURED: "MTAL, as configured (ours)",
+    BEST: "--variant best (ours)",
 }
+_SAMPLING: Mapping[str, tuple[Method, str]] = {
+    "joint-autorec": ("joint", "AutoRec of items, 5 averaged (ours)"),
+    "alone-autorec": ("alone", "AutoRec of items, 5 averaged (ours)"),
+}
+_JOINT_MTAL = "joint-mtal"
 ORDER = (
     *(f"joint-{model}" for model in MODELS if model != "rate"),
+    "joint-autorec",
+    _JOINT_MTAL,
     *(f"alone-{model}" for model in MODELS if model != "rate"),
+    "alone-autorec",
     "rate",
     OWN,
     *OURS,
@@ -86,13 +95,37 @@ def baselines(cell: Cell, settings: Settings) -> list[Row]:
     return found
 
 
-def own_rows(settings: Settings) -> list[Row]:
-    """Give MTAL as printed, with the rate of the settings, and with options of ours."""
+def ceilings(cell: Cell, settings: Settings) -> list[Row]:
+    """Give what is reached by one who holds all data, or only its own, with the means of ours.
+
+    Of joint data one can make virtual organisations that have items in common, for MTAL; a ranking
+    is then of an item, so there is such a row for ratings only.
+    """
+    found = []
+    for name, (method, label) in _SAMPLING.items():
+        made = baseline(settings, method, name.partition("-")[2])
+        found.append(Row(name, f"{method.capitalize()} {label}", made, method, "autorec"))
+    if not cell.higher:
+        parts = changed(as_printed(settings), {"data.align": "item", "data.domains": "uniform"})
+        label = f"Joint MTAL, {parts.data.n_domains} virtual parts (ours)"
+        found.append(Row(_JOINT_MTAL, label, parts, "joint", OWN))
+    return found
+
+
+def own_rows(settings: Settings, best: Settings | None = None) -> list[Row]:
+    """Give MTAL as printed, with the rate of the settings, and with options of ours.
+
+    Args:
+        settings: of MTAL.
+        best: of ``--variant best``.
+    """
     plain = as_printed(settings)
     variants = {OWN: plain}
     variants |= {name: changed(plain, more) for name, (_, more) in VARIANTS.items()}
     if settings not in variants.values():
         variants[_CONFIGURED] = settings
+    if best is not None:
+        variants[BEST] = best
     side = "_s" if settings.data.side else ""
     labels = {OWN: "MTAL", **OURS}
     return [
@@ -171,7 +204,10 @@ def measured(study: Study) -> list[Part]:
     for reading in study.readings:
         for cell in study.cells():
             tuned = study.tuned(cell, reading)
-            own = released_rows(tuned) if reading == "released" else own_rows(tuned)
+            if reading == "released":
+                own = released_rows(tuned)
+            else:
+                own = [*ceilings(cell, tuned), *own_rows(tuned, study.best(cell, reading))]
             plans[reading, cell] = [*baselines(cell, tuned), *own]
     every = {(*place, row.name): row.settings for place, rows in plans.items() for row in rows}
     found = study.run_all("Table 1", every)
@@ -211,17 +247,27 @@ def against_ours(part: Part) -> dict[str, Contrast]:
     return _against(part, [name for name in part.rows if name in OURS or name == OWN])
 
 
+def against_best(part: Part) -> dict[str, Contrast]:
+    """Compare ``--variant best`` with every other row; nothing where it is not asked for."""
+    if BEST not in part.rows:
+        return {}
+    values = {name: part.test(name) for name in part.rows}
+    return contrasts(values, BEST, higher=part.cell.higher)
+
+
 def difference_notes(part: Part) -> list[str]:
-    """Write out the tests of a cell, one line for the others and one for the variants."""
+    """Write out the tests of a cell: MTAL against the others and its variants, the best one."""
     notes = []
-    for found in (against_others(part), against_ours(part)):
+    tests = ("MTAL", against_others), ("MTAL", against_ours), (OURS[BEST], against_best)
+    for who, against in tests:
+        found = against(part)
         if not found:
             continue
         said = [f"{_named(part, one).text()}, {one.verdict}" for one in found.values()]
         n = next(iter(found.values())).found.n
         how = f"Paired t-test over {n} seeds, 95 % interval, Holm over these"
         notes.append(
-            f"{part.reading}, {part.cell.label}, MTAL minus: {'; '.join(said)}. "
+            f"{part.reading}, {part.cell.label}, {who} minus: {'; '.join(said)}. "
             f"{how if n > 1 else 'One seed cannot be tested'}."
         )
     return notes
@@ -339,7 +385,7 @@ def _add(sheet: Sheet[Study], line: Line, part: Part, name: str, tested: Contras
     """Add a test to a line, and what else is known of the runs for programs."""
     cell, row, runs = part.cell, part.rows[name], part.results[name]
     with_side = row.settings.data.side and row.model not in UNTRAINED
-    known = not with_side and name not in OURS
+    known = not with_side and name not in OURS and row.model in MODELS
     paper = cell.printed(sheet.study.data, row.method, row.model) if known else None
     where = {**cell.names, "reading": part.reading}
     if row.method == OWN:

@@ -15,7 +15,7 @@ from coterie.assisted.settings import Settings
 from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
-from coterie.core.settings.configuration import configure
+from coterie.core.settings.configuration import LAYERS, arranged
 from coterie.core.settings.schema import changed, values_of
 from coterie.core.tables import study
 from coterie.core.tables.following import follow
@@ -206,8 +206,10 @@ class Study(study.Study[Settings]):
 
     @property
     def readings(self) -> tuple[str, ...]:
-        """The reading that the user names, or two."""
-        return (self.settings.reading,) if "reading" in self.given else READINGS
+        """The reading that the user names, or two; with ``--variant best`` one."""
+        if "reading" in self.given:
+            return (self.settings.reading,)
+        return READINGS[:1] if self.configuration.given.variant == "best" else READINGS
 
     def cells(self, *, shown: bool = False) -> list[Cell]:
         """The columns; ``shown``: those of the slides only, if the user does not say."""
@@ -215,10 +217,26 @@ class Study(study.Study[Settings]):
 
     def tuned(self, cell: Cell, reading: str) -> Settings:
         """Settings of MTAL in a cell: the tuned configuration if there is one, then the user's."""
-        flags = [f"--{name}={value}" for name, value in cell.values.items()]
-        words = [*self.configuration.given.argv, *flags, f"--reading={reading}"]
-        found: Settings = configure(self.paper, words).settings
-        return replace(found, method="mtal")
+        given = self.configuration.given.variant
+        return replace(
+            self._arranged(cell, reading, None if given in LAYERS else given), method="mtal"
+        )
+
+    def best(self, cell: Cell, reading: str) -> Settings | None:
+        """Settings of ``--variant best`` in a cell, where the user asks for it.
+
+        There are none in the reading released, which has no cells to choose by but those of the
+        test.
+        """
+        if self.configuration.given.variant != "best" or reading == "released":
+            return None
+        return self._arranged(cell, reading, "best")
+
+    def _arranged(self, cell: Cell, reading: str, variant: str | None) -> Settings:
+        flags = {**self.given, **cell.values, "reading": reading}
+        given = replace(self.configuration.given, variant=variant, flags=flags)
+        found: Settings = arranged(self.paper, given).settings
+        return found
 
     def setup(self, some: Settings) -> str:
         """Say what is trained, and in what it is not as in the slides."""
