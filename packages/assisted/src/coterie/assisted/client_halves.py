@@ -1,10 +1,7 @@
-"""The two halves of every method, made from the card alone."""
+"""The client half of every method, made from the card alone. Imports no server half."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from coterie.assisted.algorithm import Observer, Relay, RelayOnce
 from coterie.assisted.apart import Apart
 from coterie.assisted.client import Organisation
 from coterie.assisted.readings import resolve
@@ -28,26 +25,6 @@ def client_half(settings: Settings) -> Organisation | Apart:
             return Apart(settings)
 
 
-def server_half(settings: Settings) -> Relay | RelayOnce | Observer:
-    """Make the server half of a method.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
-    match settings.method:
-        case "mtal":
-            return Relay(settings)
-        case "residuals":
-            return RelayOnce(settings)
-        case _:
-            return Observer(settings)
-
-
 def make_client(card: Card, folder: object = None) -> Organisation | Apart:
     """Make the client half of the card's method from the card alone."""
     return client_half(resolve(card.read(Settings)))
-
-
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay | RelayOnce | Observer:
-    """Make the server half of the card's method from the card alone."""
-    return server_half(resolve(card.read(Settings)))
