@@ -112,6 +112,8 @@ class FederatedRun:
         """
         with self.on_device():
             self._advance()
+        if self.finished:
+            self.exchange.rest()
 
     def _advance(self) -> None:
         check_reached(self.federation, self.exchange)

@@ -1,7 +1,7 @@
 """A process that ends with its parent, in the middle of whatever it does. Torch-free.
 
-A worker learns from standard input that its server has ended, but looks there only between two
-parcels: a step may take minutes, for nobody.
+A worker learns from its stream that its server has ended, but looks there only between two pieces
+of work: a step may take minutes, for nobody.
 """
 
 from __future__ import annotations
