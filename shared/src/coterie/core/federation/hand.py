@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from coterie.core.errors import UserError
 from coterie.core.federation.parent import end_with_parent
 from coterie.core.federation.postal import Line, Mail
 from coterie.core.kernels import switch
@@ -92,7 +93,7 @@ def _served(line: Line, work: Work) -> None:
             mail = line.receive()
             if mail.kind == "ask":
                 common = None  # so that its memory is free
-                (common, surroundings), _ = mail.read()
+                common, surroundings = mail.read()[0]
                 continue
             _answer(line, mail, common, surroundings, work, told)
     except (EOFError, OSError):
@@ -130,7 +131,8 @@ def _as_sent(error: Exception) -> bytes:
     """An error as bytes that the parent can read."""
     text = "".join(traceback.format_exception(error))
     try:
-        error.add_note(f"in a process of 'engine.workers':\n{text}")
+        if not isinstance(error, UserError):  # one line says all of it
+            error.add_note(f"in a process of 'engine.workers':\n{text}")
         sent = pickle.dumps(error)
         pickle.loads(sent)
     except Exception:

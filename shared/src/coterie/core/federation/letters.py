@@ -24,6 +24,11 @@ from coterie.core.errors import UserError
 _ALIGNED = 64  # bytes, as torch's own memory
 _SPARE = 1.25  # room of a block beyond what is written first
 _LEAST = 1 << 16  # bytes of a block
+_KEPT = 4  # blocks that nobody uses
+_SHORT = 1 << 15  # bytes of a text that fits into any line, so that nobody waits to have sent it
+
+Text = bytes | tuple[int, int]
+"""A text, or where it begins in the block, and its length."""
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Letter:
         tensors: in the order in which they were written.
     """
 
-    text: bytes
+    text: Text
     block: Block | None
     tensors: list[Tensor]
 
@@ -124,16 +129,22 @@ class Writer:
                 f"'engine.workers' sends messages to other processes, which one of these cannot be "
                 f"({error}): leave it at 1"
             ) from error
-        if not pickler.size:
-            return Letter(text.getvalue(), None, pickler.tensors)
-        block = self._free(pickler.size)
+        written: Text = text.getvalue()
+        long = len(written) > _SHORT
+        size = pickler.size + long * len(written)
+        if not size:
+            return Letter(written, None, pickler.tensors)
+        block = self._free(size)
+        if long:
+            block.memory[pickler.size : size] = written
+            written = (pickler.size, len(written))
         for tensor, (offset, span) in zip(pickler.tensors, pickler.places, strict=True):
             if span:
                 into = torch.frombuffer(block.memory, dtype=tensor.dtype, count=span, offset=offset)
                 flat = tensor.detach().as_strided((span,), (1,), tensor.storage_offset())
                 into.copy_(flat)
         block.held = True
-        return Letter(text.getvalue(), block, pickler.tensors)
+        return Letter(written, block, pickler.tensors)
 
     def returned(self, reader: int, numbers: Sequence[int]) -> None:
         """A reader uses what is in some blocks no more."""
@@ -153,13 +164,14 @@ class Writer:
 
     def _free(self, size: int) -> Block:
         """The smallest block that nobody uses and that is large enough, or a new one."""
-        free = [one for one in self._blocks.values() if one.free]
-        enough = [one for one in free if len(one.memory) >= size]
-        if enough:
-            return min(enough, key=lambda one: len(one.memory))
+        free = sorted((one for one in self._blocks.values() if one.free), key=_room)
+        for spare in free[:-_KEPT]:
+            self._blocks.pop(spare.number).close()
+        free = free[-_KEPT:]
+        if enough := [one for one in free if _room(one) >= size]:
+            return enough[0]
         if free:
-            small = min(free, key=lambda one: len(one.memory))
-            self._blocks.pop(small.number).close()
+            self._blocks.pop(free[0].number).close()
         self._next += 1
         block = Block(self._next, *made(max(_LEAST, int(_SPARE * size))))
         self._blocks[block.number] = block
@@ -184,7 +196,7 @@ class Reader:
         os.close(descriptor)
 
     def read(
-        self, text: bytes, block: int | None, known: Sequence[Tensor] = ()
+        self, text: Text, block: int | None, known: Sequence[Tensor] = ()
     ) -> tuple[Any, list[Tensor]]:
         """The tree of a letter, and its tensors in the order in which they were written.
 
@@ -197,6 +209,9 @@ class Reader:
         if block is not None:
             memory = memoryview(self._blocks[block])
             self._lent[block] = weakref.ref(memory)
+        if isinstance(text, tuple):
+            assert memory is not None
+            text = bytes(memory[text[0] : sum(text)])
         unpickler = _Unpickler(io.BytesIO(text), self._classes, memory, known)
         return unpickler.load(), unpickler.tensors
 
@@ -215,6 +230,10 @@ class Reader:
         """Forget all blocks but some."""
         for number in self._blocks.keys() - set(kept):
             del self._blocks[number]
+
+
+def _room(block: Block) -> int:
+    return len(block.memory)
 
 
 def _nobody() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.core.federation.letters import Letter, Reader, Writer
+from coterie.core.federation.letters import Letter, Reader, Text, Writer
 
 
 class Line:
@@ -76,7 +76,7 @@ class Mail:
     """
 
     def __init__(
-        self, reader: Reader, kind: str, more: Any, text: bytes | None, block: int | None
+        self, reader: Reader, kind: str, more: Any, text: Text | None, block: int | None
     ) -> None:
         self.kind, self.more = kind, more
         self._reader, self._text, self._block = reader, text, block
