@@ -97,6 +97,17 @@ def test_an_error_is_raised_in_its_place_and_the_processes_go_on(workers):
     assert crew.starts == 1
 
 
+def test_what_torch_cannot_after_a_fork_is_told():
+    def fails(*_):
+        raise RuntimeError(
+            "Unable to handle autograd's threading in combination with fork-based multiprocessing. "
+            "See https://github.com/pytorch/pytorch/wiki/Autograd-and-Fork"
+        )
+
+    with pytest.raises(UserError, match=r"^'engine.workers' are forked .*or leave it at 1$"):
+        found(Crew(2, fails), [1])
+
+
 def test_what_no_other_process_can_have_is_told():
     with pytest.raises(UserError, match=r"^'engine.workers' sends messages .*leave it at 1$"):
         found(Crew(1, lambda _, given: given), [lambda: None])
@@ -242,10 +253,16 @@ def test_processes_are_forked_anew_when_what_they_know_has_changed():
     told["scale"] = 3.0
     assert found(crew, [1, 2]) == [3, 6]
     assert crew.starts == 2
-    unknown = Crew(1, lambda _, given: told["scale"] * given, lambda: None)
-    found(unknown, [1])
+
+
+def test_what_cannot_be_compared_is_forked_for_every_ask(caplog):
+    told = {"scale": 1.0}
+    crew = Crew(1, lambda _, given: told["scale"] * given, lambda: None)
+    found(crew, [1])
     told["scale"] = 4.0
-    assert found(unknown, [1]) == [4]
+    assert found(crew, [1]) == [4]
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "forked for every ask" in line
 
 
 def test_what_processes_tell_is_told_once(caplog):
@@ -262,6 +279,11 @@ def test_what_processes_tell_is_told_once(caplog):
     assert 1 <= lines.count("the same for all") < 4
     assert [line for line in lines if line.startswith("from")] == [f"from {n}" for n in range(4)]
     assert [str(one.message) for one in warned] == [f"beware of {n}" for n in range(4)]
+
+
+def test_what_a_process_prints_is_printed(capfd):
+    found(Crew(2, lambda _, number: print("piece", number)), range(3))
+    assert sorted(capfd.readouterr().out.splitlines()) == ["piece 0", "piece 1", "piece 2"]
 
 
 def alive(process):

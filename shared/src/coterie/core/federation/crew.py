@@ -31,6 +31,8 @@ from coterie.core.federation.letters import Letter, Reader, Writer
 from coterie.core.federation.postal import Line, Mail
 from coterie.core.local_training.step_count import count_steps
 
+log = logging.getLogger(__name__)
+
 G = TypeVar("G")
 _WAITING = 2
 """Pieces that a process has at once: one that it does, one that waits, so that it never does."""
@@ -93,6 +95,10 @@ class Crew:
         finally:
             letter.sent()
 
+    def start(self) -> None:
+        """Fork the processes, which the first call of `answers` does else."""
+        self._ready()
+
     def rest(self) -> None:
         """End the processes; the next piece of work forks others."""
         if self._forks is not None:
@@ -102,6 +108,11 @@ class Crew:
     def _ready(self) -> _Forks:
         """Processes that know what this one knows."""
         known = self._knows()
+        if known is None and not self.starts:
+            log.warning(
+                "processes of 'engine.workers' are forked for every ask: what clients compute with "
+                "cannot be compared from one to the next"
+            )
         if self._forks is None or known is None or known != self._known:
             self.rest()
             self.starts += 1
@@ -196,7 +207,7 @@ def _forked(
     try:
         for end in (*ends, here):  # else the other ends would not learn that the parent has ended
             end.close()
-        serve(Line(there, Writer(classes), Reader(classes), _PARENT, parent), work)
+        serve(Line(there, Writer(classes), Reader(classes), _PARENT, parent), work, parent)
     finally:
         os._exit(1)
 

@@ -6,11 +6,12 @@ import logging
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,8 @@ from coterie.core.kernels import switch
 from coterie.core.local_training.stacking import beside_others
 from coterie.core.local_training.step_count import counting_steps
 from coterie.core.tensors.device import tiny_are_zero
+
+_BAD_FORK = "in combination with fork-based multiprocessing"  # as torch says
 
 Work = Callable[[Any, Any], Any]
 """From what a whole ask has in common, and from what is of one chunk, to what comes of it."""
@@ -69,15 +72,15 @@ class Surroundings:
             yield
 
 
-def serve(line: Line, work: Work) -> None:
-    """Answer what comes on a line until it ends; the main function of a forked process.
+def serve(line: Line, work: Work, parent: int) -> None:
+    """Answer what comes on a line until it ends, or the parent; what a forked process does.
 
     All work is done on a thread of its own: the one that was forked has the threads of torch that
     it had, which are none of this process, and torch would wait for them for ever.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # these are for the parent
         signal.signal(number, signal.SIG_IGN)
-    end_with_parent()
+    end_with_parent(parent)
     thread = threading.Thread(target=_served, args=(line, work), daemon=True)
     thread.start()
     thread.join()
@@ -120,15 +123,30 @@ def _answer(
         }
         letter = line.writer.write(made, known)
     except Exception as error:
+        _flush()
         line.send("failed", more=(mail.more, 0, told.taken(), _as_sent(error)))
         return
+    _flush()
     del given, tensors, made  # so that their memory is free
     line.send("done", letter, (mail.more, steps.total, told.taken(), None))
     letter.sent()
 
 
+def _flush() -> None:
+    """What a loss prints comes with its answer: this process will be ended without notice."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # it may be closed
+            stream.flush()
+
+
 def _as_sent(error: Exception) -> bytes:
     """An error as bytes that the parent can read."""
+    if _BAD_FORK in str(error):
+        error = UserError(
+            "'engine.workers' are forked from this process, and torch computes no gradients in a "
+            "fork of one that has computed some beside a GPU: begin in a new process, say "
+            "CUDA_VISIBLE_DEVICES='', or leave it at 1"
+        )
     text = "".join(traceback.format_exception(error))
     try:
         if not isinstance(error, UserError):  # one line says all of it

@@ -14,9 +14,14 @@ _LOOK = 0.5  # seconds between two looks
 _ORPHANED = 1  # exit status
 
 
-def end_with_parent() -> None:
-    """End this process when its parent has ended; what it keeps on disk is whole at any moment."""
-    threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+def end_with_parent(parent: int | None = None) -> None:
+    """End this process when its parent has ended; what it keeps on disk is whole at any moment.
+
+    Args:
+        parent: its id; by default that of who is the parent now.
+    """
+    watched = os.getppid() if parent is None else parent
+    threading.Thread(target=_watch, args=(watched,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:

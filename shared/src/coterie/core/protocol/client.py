@@ -44,8 +44,8 @@ class Client(Generic[P, X]):
     Attributes:
         form: "stacked" where clients can run as rows of tensors, a chunk at a time; "list" runs one
             after the other, each with shapes of its own.
-        concurrent: whether several chunks may run at the same time in threads of one process: steps
-            write into nothing that two of them read.
+        concurrent: whether several chunks may run at the same time, in forks of one process: steps
+            keep nothing beside private state that a later one would read.
         secret: what all clients know and no server does; None where nothing needs one.
 
     Raises:
