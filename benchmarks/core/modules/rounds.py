@@ -17,6 +17,7 @@ from benchmarks.core.modules.loops import Batch, ClientLoop, PflLoop
 from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_forks import InForks
 from coterie.core.federation.in_process import InProcess
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
@@ -156,6 +157,7 @@ def shared_by_two(number: int, turns: int = 5) -> list[Row]:
 
 def _forking(clients: InProcess) -> float:
     """Milliseconds until the processes of clients are there."""
+    assert isinstance(clients, InForks)
     assert clients.crew is not None
     began = time.perf_counter()
     clients.crew.start()

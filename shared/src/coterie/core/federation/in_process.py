@@ -1,26 +1,21 @@
-"""Clients in this process or in forks of it, and the transaction by which each of them answers."""
+"""Clients in this process, and the transaction by which each of them answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import UserError
 from coterie.core.federation.chunks import chunks, working_memory
-from coterie.core.federation.collected import counted, joined
-from coterie.core.federation.crew import Crew
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_state, versions, written
 from coterie.core.federation.store import PrivateStore
-from coterie.core.local_training.watching import Unwatchable, reading
-from coterie.core.protocol.client import Client, Middleware, layers_of
+from coterie.core.protocol.client import Client, Middleware, layers_of, passed
 from coterie.core.protocol.messages import Aligned
-from coterie.core.protocol.uploads import PLAUSIBLE, Bounds, Fold
+from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import CPU, keep_freed, moved
 from coterie.core.tensors.keys import Key
@@ -40,18 +35,6 @@ class Tried:
     new: Any
 
 
-@dataclass(frozen=True)
-class _Ask:
-    """What a `Request` says to all chunks alike; its step has a name that other processes know."""
-
-    step: str
-    down: Any
-    when: tuple[int, ...]
-    draw: int
-    fold: Fold | None
-    again: int
-
-
 ENROLLED_AT_ONCE = 1 << 13
 """Newcomers whose private state is made in one call: drawing it takes more room than it."""
 
@@ -69,9 +52,6 @@ class InProcess(Exchange):
         bounds: of what an upload may be.
         device: where the data of a block are copied.
         kept: private state of earlier rounds; None for newcomers only.
-        workers: processes forked from this one that run chunks; results do not depend on their
-            number. Whatever a chunk makes is looked at and kept here.
-        crew: these processes, where there are some already.
 
     Attributes:
         store: private state.
@@ -85,25 +65,13 @@ class InProcess(Exchange):
     bounds: Bounds = PLAUSIBLE
     device: torch.device = CPU
     kept: PrivateStore[Any] | None = None
-    workers: int = 1
-    crew: Crew | None = None
 
     def __post_init__(self) -> None:
         keep_freed()
         self.is_list = self.client.form == "list"
-        if self.workers > 1 and not self.client.concurrent:
-            raise UserError(
-                "'engine.workers' is for methods whose clients are stacked and keep nothing beside "
-                "their private state, which this one's do not promise: leave it at 1"
-            )
         self._moved: tuple[int, Any] = (-1, None)
         self._sorted = (-1, NOBODY, NOBODY)  # block, ids ascending, their places in its data
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
-        if self.crew is None and self.workers > 1 and self.device == CPU:
-            kinds = [kind for step in self.client.steps().values() for kind in (step.down, step.up)]
-            kinds.append(self.client._types[0])
-            named = [kind for kind in kinds if isinstance(kind, type)]
-            self.crew = Crew(self.workers, self._work, partial(_known, self.client), named)
 
     def data(self, block: int) -> Any:
         """Data of the clients of a block; before the first, one may look at its clients."""
@@ -125,7 +93,7 @@ class InProcess(Exchange):
         if self.is_list:
             key = self.secrets(newcomers).fold("enrol")
             for number, client in enumerate(newcomers[:, None]):
-                mine = self.client.enrol(self._data(client, block), Key(key.state[number]))
+                mine = self.client.enrol(self.data_of(client, block), Key(key.state[number]))
                 self.store.enrol(client, mine)
         elif newcomers.numel():
             self.store.enrol(newcomers, self._newcomers(newcomers, block))
@@ -136,7 +104,7 @@ class InProcess(Exchange):
         made = None
         for places in torch.arange(ids.numel()).split(ENROLLED_AT_ONCE):
             some = ids[places]
-            part = self.client.enrol(self._data(some, block), self.secrets(some).fold("enrol"))
+            part = self.client.enrol(self.data_of(some, block), self.secrets(some).fold("enrol"))
             if places.numel() == ids.numel():
                 return part
             made = tree.with_room(part, ids.numel()) if made is None else made
@@ -152,21 +120,12 @@ class InProcess(Exchange):
         self._check(request)
         if self.is_list:
             for one in request.ids[:, None]:
-                tried = self._try(request, one, self._data(one, request.when[0]))
+                tried = self.tried(request, one, self.data_of(one, request.when[0]))
                 yield self._settle(request, tried)
             return
-        data = self._data(request.ids, request.when[0])
-        cut = self._chunks(data, request.down)
-        if self.crew is not None:
-            yield from self._by_crew(request, cut)
-            return
-        for tried in map(partial(self._try_chunk, request, data), cut):
-            yield self._settle(request, tried)
-
-    def rest(self) -> None:
-        """End the processes of the crew."""
-        if self.crew is not None:
-            self.crew.rest()
+        data = self.data_of(request.ids, request.when[0])
+        for index in self.cut(data, request.down):
+            yield self._settle(request, self._try_chunk(request, data, index))
 
     def to_plain(self) -> dict[str, Any]:
         """Private state of all clients and what they share, for a checkpoint."""
@@ -195,41 +154,12 @@ class InProcess(Exchange):
             for ids in own.ids().split(1) if self.is_list else [own.ids()]:
                 self.store.enrol(ids, own.take(ids))
 
-    def _by_crew(self, request: Request, cut: Iterator[Tensor]) -> Iterator[Answers]:
-        """Let a crew answer, each chunk as it would be answered here."""
-        assert self.crew is not None
-        fold = request.fold
-        if fold is not None and fold.to_plain() is None:  # it is not made of values alone
-            fold = None
-        about = _Ask(
-            request.step.name, request.down, request.when, request.draw, fold, request.again
-        )
-        common = (about, bool(self.middleware))
-        given = ((ids, self.store.take(ids)) for index in cut for ids in (request.ids[index],))
-        for _, (answers, new) in self.crew.answers(common, given):
-            yield self._committed(answers, new)
-
-    def _work(self, common: Any, given: Any) -> tuple[Answers, Any]:
-        """Let a chunk answer, in a process of the crew; what it sends is summed up there."""
-        (about, passes), (ids, mine) = common, given
-        step = self.client.steps()[about.step]
-        request = Request(
-            step, about.down, ids, about.when, about.draw, about.fold, again=about.again
-        )
-        here = self if passes else replace(self, middleware=())
-        tried = here._try(request, ids, here._data(ids, request.when[0]), mine)
-        answers, new = here._judged(request, tried)
-        lost = counted(request.step, answers)  # who learns of it, which only who asks can tell
-        if request.fold is None or answers.up is None or lost is not answers:
-            return answers, new
-        return joined(request, [answers]), new
-
     def _try_chunk(self, request: Request, data: Any, index: Tensor) -> Tried:
         whole = index.numel() == len(request.ids)
         # All at once: the same object every round, so that what is derived from it is kept.
-        return self._try(request, request.ids[index], data if whole else data.take(index))
+        return self.tried(request, request.ids[index], data if whole else data.take(index))
 
-    def _try(self, request: Request, ids: Tensor, data: Any, mine: Any = None) -> Tried:
+    def tried(self, request: Request, ids: Tensor, data: Any, mine: Any = None) -> Tried:
         """Run the step; nothing is changed yet. Private state is that of the store by default."""
         name, down = request.step.name, request.down_for(ids)
         key = self.secrets(ids).fold(name, *request.when, request.draw)
@@ -243,9 +173,12 @@ class InProcess(Exchange):
 
     def _settle(self, request: Request, tried: Tried) -> Answers:
         """The transaction after a step: guard, pass uploads through middleware, and commit."""
-        return self._committed(*self._judged(request, tried))
+        answers, new = self.judged(request, tried)
+        if new is not None:
+            self.store.commit(answers.ids, new)
+        return answers
 
-    def _judged(self, request: Request, tried: Tried) -> tuple[Answers, Any]:
+    def judged(self, request: Request, tried: Tried) -> tuple[Answers, Any]:
         """What follows a step: guard, and pass uploads through middleware.
 
         Uploads come out as they leave, with new private state, and only of those who were accepted.
@@ -263,22 +196,10 @@ class InProcess(Exchange):
             new = None if new is None else tree.take(new, keep)
             up = None if up is None else tree.take(up, keep)
         if up is not None and self.middleware:
-            up = self._passed(request, up, key)
+            if request.again:  # else the difference of two uploads would be without noise
+                key = key.fold("again", request.again)
+            up = passed(up, key, layers_of(request.step.name, self.middleware), self.is_list)
         return Answers(ids, up, reasons), new
-
-    def _committed(self, answers: Answers, new: Any) -> Answers:
-        """Keep the new private state of who was accepted."""
-        if new is not None:
-            self.store.commit(answers.ids, new)
-        return answers
-
-    def _passed(self, request: Request, up: Any, key: Key) -> Any:
-        up = tree.as_stack(up) if self.is_list else up
-        if request.again:  # else the difference of two uploads would be without noise
-            key = key.fold("again", request.again)
-        for layer in layers_of(request.step.name, self.middleware):
-            up = layer(up, key)
-        return tree.as_one(up) if self.is_list else up
 
     def _check(self, request: Request) -> None:
         """Refuse a step that the clients do not have."""
@@ -288,7 +209,7 @@ class InProcess(Exchange):
             have = bound or f"the steps {', '.join(self.client.steps()) or 'none'}"
             raise TypeError(f"{type(self.client).__name__} does not serve {asked}: it has {have}")
 
-    def _data(self, ids: Tensor, block: int) -> Any:
+    def data_of(self, ids: Tensor, block: int) -> Any:
         """Data of some clients; of one client in the list form."""
         data = self.data(block)
         if not self.is_list and torch.equal(ids, data.ids):
@@ -304,17 +225,9 @@ class InProcess(Exchange):
         # Who joined later has no data of block 0 in a folder of its own.
         block = next(iter(self.blocks)) if isinstance(self.blocks, Mapping) else 0
         first = self.data(block).ids[:1]
-        key, data = self.secrets(first), self._data(first, block)
+        key, data = self.secrets(first), self.data_of(first, block)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
 
-    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+    def cut(self, data: Any, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk."""
         return chunks(self.client, data, down, working_memory(self.device), self.chunk)
-
-
-def _known(client: Client[Any, Any]) -> Any:
-    """What a client half computes with, to be compared; None where that cannot be told."""
-    try:
-        return reading(client)
-    except Unwatchable:
-        return None

@@ -129,7 +129,7 @@ class Writer:
                 f"'engine.workers' sends messages to other processes, which one of these cannot be "
                 f"({error}): leave it at 1"
             ) from error
-        written: Text = text.getvalue()
+        written = text.getvalue()
         long = len(written) > _SHORT
         size = pickler.size + long * len(written)
         if not size:
@@ -137,14 +137,14 @@ class Writer:
         block = self._free(size)
         if long:
             block.memory[pickler.size : size] = written
-            written = (pickler.size, len(written))
         for tensor, (offset, span) in zip(pickler.tensors, pickler.places, strict=True):
             if span:
                 into = torch.frombuffer(block.memory, dtype=tensor.dtype, count=span, offset=offset)
                 flat = tensor.detach().as_strided((span,), (1,), tensor.storage_offset())
                 into.copy_(flat)
         block.held = True
-        return Letter(written, block, pickler.tensors)
+        where = (pickler.size, len(written)) if long else written
+        return Letter(where, block, pickler.tensors)
 
     def returned(self, reader: int, numbers: Sequence[int]) -> None:
         """A reader uses what is in some blocks no more."""

@@ -62,8 +62,7 @@ class Recording(InProcess):
     def of(clients: InProcess, watched: int) -> Recording:
         """The same clients, of whom one is watched."""
         given = {one.name: getattr(clients, one.name) for one in fields(InProcess)}
-        here = {"kept": clients.store, "workers": 1, "crew": None}
-        return Recording(**{**given, **here}, watched=watched)
+        return Recording(**{**given, "kept": clients.store}, watched=watched)
 
     def mine(self) -> Any:
         """Private state of the client that is watched; None before it is enrolled."""
