@@ -21,6 +21,8 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
+from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
+from coterie.core.protocol.client import OfSteps
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
@@ -87,6 +89,18 @@ def test_two_processes_give_the_same_bits():
     check_processes("page", "scaffold", 2)
 
 
+def test_uploads_are_clipped_and_noised_as_in_one_process():
+    flags = ["--method", "fedavg", *PAGE, "--privacy.clip", "0.1"]
+    flags += ["--privacy.noise", "gaussian", "--privacy.scale", "0.01"]
+    plain, one, two = (
+        run("page", flags[:-6], 1, 1),
+        run("page", flags, 1, 1),
+        run("page", flags, 2, 1),
+    )
+    check_same(one, two)
+    assert any(not v.equal(tensors(one)[path]) for path, v in tensors(plain).items())
+
+
 LENGTHS = [7, 0, 3, 12, 1, 5, 0, 9, 4]
 
 
@@ -140,6 +154,26 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits():
         for _ in range(2):
             resumed.advance()
         assert all(v.equal(tensors(whole)[path]) for path, v in tensors(resumed).items())
+
+
+def test_who_looks_into_a_run_sees_what_is_sent_without_noise():
+    """`FederatedRun.newest_cohort` has no middleware; it has the processes of the run."""
+
+    def looked(workers):
+        made = federation(workers=workers)
+        double = lambda up, key: replace(up, loss=2 * up.loss)  # noqa: E731
+        made = FederatedRun(replace(made.federation, middleware=(OfSteps(double, (UPDATE.name,)),)))
+        made.advance()
+        cohort = replace(made.newest_cohort(), when=(0, 2))
+        start = GlobalModel(made.server_state.weights)
+        return [c.ask(UPDATE, start).up for c in (cohort, made._cohort(2))], made
+
+    (bare, passed), _ = looked(1)
+    (bare_there, passed_there), there = looked(2)
+    assert bare.loss.equal(bare_there.loss)
+    assert passed.loss.equal(passed_there.loss)
+    assert passed.loss.equal(2 * bare.loss)
+    assert there.clients.crew.starts == 1
 
 
 def test_a_change_of_the_module_between_rounds_is_seen():

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from coterie.core.errors import UserError
 from coterie.core.federation.hand import Surroundings, Work, serve
 from coterie.core.federation.letters import Letter, Reader, Writer
-from coterie.core.federation.postal import Line, Mail
+from coterie.core.federation.postal import Line, LineEnded, Mail
 from coterie.core.local_training.step_count import count_steps
 
 log = logging.getLogger(__name__)
@@ -90,10 +90,8 @@ class Crew:
         asked = _Ask(forks, letter, self._numbers)
         try:
             yield from asked.results(given)
-        except (EOFError, OSError) as error:
-            raise self._lost() from error
-        finally:
-            letter.sent()
+        except LineEnded as ended:
+            raise self._lost() from ended
 
     def start(self) -> None:
         """Fork the processes, which the first call of `answers` does else."""
@@ -162,7 +160,7 @@ class _Forks:
                 if not line.connection.poll(_START):
                     raise TimeoutError("one does not come up")
                 line.receive()
-        except (OSError, EOFError) as error:
+        except (OSError, LineEnded) as error:
             self.end()
             raise UserError(
                 f"cannot fork processes for 'engine.workers' ({error}): lower it"
@@ -275,7 +273,6 @@ class _Ask:
                 self._knowing.add(line)
             piece = _Piece(given, self._forks.writer.write(given), line)
             line.send("run", piece.letter, number)
-            piece.letter.sent()
             self._pieces[number] = piece
             self._busy[line] += 1
             return True

@@ -19,7 +19,7 @@ import torch
 
 from coterie.core.errors import UserError
 from coterie.core.federation.parent import end_with_parent
-from coterie.core.federation.postal import Line, Mail
+from coterie.core.federation.postal import Line, LineEnded, Mail
 from coterie.core.kernels import switch
 from coterie.core.local_training.stacking import beside_others
 from coterie.core.local_training.step_count import counting_steps
@@ -99,7 +99,7 @@ def _served(line: Line, work: Work) -> None:
                 common, surroundings = mail.read()[0]
                 continue
             _answer(line, mail, common, surroundings, work, told)
-    except (EOFError, OSError):
+    except LineEnded:
         return
     except BaseException:
         traceback.print_exc()
@@ -129,7 +129,6 @@ def _answer(
     _flush()
     del given, tensors, made  # so that their memory is free
     line.send("done", letter, (mail.more, steps.total, told.taken(), None))
-    letter.sent()
 
 
 def _flush() -> None:

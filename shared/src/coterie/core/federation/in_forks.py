@@ -31,7 +31,6 @@ class _Asked:
     when: tuple[int, ...]
     draw: int
     fold: Fold | None
-    again: int
 
 
 @dataclass
@@ -82,7 +81,7 @@ class InForks(InProcess):
         if fold is not None and fold.to_plain() is None:  # it is not made of values alone
             fold = None
         name, down, when = request.step.name, request.down, request.when
-        asked = _Asked(name, down, when, request.draw, fold, request.again)
+        asked = _Asked(name, down, when, request.draw, fold)
         given = self._given(request)
         for _, (answers, new) in self.crew.answers((asked, bool(self.middleware)), given):
             if new is not None:
@@ -129,7 +128,7 @@ def _answer(clients: InForks, common: Any, given: Any) -> tuple[Answers, Any]:
     """Let a chunk answer, in a process of the crew; what it sends is summed up there."""
     (asked, passes), (ids, mine) = common, given
     step = clients.client.steps()[asked.step]
-    request = Request(step, asked.down, ids, asked.when, asked.draw, asked.fold, again=asked.again)
+    request = Request(step, asked.down, ids, asked.when, asked.draw, asked.fold)
     here = clients if passes else replace(clients, middleware=())
     tried = here.tried(request, ids, here.data_of(ids, request.when[0]), mine)
     answers, new = here.judged(request, tried)

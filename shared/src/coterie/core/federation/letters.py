@@ -39,20 +39,18 @@ class Block:
         number: by which its readers call it.
         memory: its bytes.
         descriptor: to be sent to who has not seen it.
-        held: whether what was last written may still have to be sent.
         readers: who knows it -> whether they still look at what was last written.
     """
 
     number: int
     memory: mmap.mmap
     descriptor: int
-    held: bool = False
     readers: dict[int, bool] = field(default_factory=dict)
 
     @property
     def free(self) -> bool:
         """Whether it may be written again."""
-        return not self.held and not any(self.readers.values())
+        return not any(self.readers.values())
 
     def close(self) -> None:
         """Forget it; tensors in it stay as long as they are used."""
@@ -72,11 +70,6 @@ class Letter:
     text: Text
     block: Block | None
     tensors: list[Tensor]
-
-    def sent(self) -> None:
-        """It is sent to nobody any more."""
-        if self.block is not None:
-            self.block.held = False
 
 
 def made(size: int) -> tuple[mmap.mmap, int]:
@@ -110,7 +103,7 @@ class Writer:
         self._next = 0
 
     def write(self, tree: Any, known: Mapping[int, int] | None = None) -> Letter:
-        """Write a tree, whatever it is made of beside tensors.
+        """Write a tree, whatever it is made of beside tensors; to be sent before the next is.
 
         Args:
             tree: tensors on the CPU in it keep their strides.
@@ -142,7 +135,6 @@ class Writer:
                 into = torch.frombuffer(block.memory, dtype=tensor.dtype, count=span, offset=offset)
                 flat = tensor.detach().as_strided((span,), (1,), tensor.storage_offset())
                 into.copy_(flat)
-        block.held = True
         where = (pickler.size, len(written)) if long else written
         return Letter(where, block, pickler.tensors)
 

@@ -12,6 +12,10 @@ from torch import Tensor
 from coterie.core.federation.letters import Letter, Reader, Text, Writer
 
 
+class LineEnded(Exception):
+    """The other end is not there any more."""
+
+
 class Line:
     """One end of a line.
 
@@ -33,7 +37,7 @@ class Line:
         """Send a letter, and something small beside it.
 
         Raises:
-            OSError: the other end is not there.
+            LineEnded: the other end is not there.
         """
         block = None if letter is None else letter.block
         is_new = block is not None and self._other not in block.readers
@@ -48,20 +52,26 @@ class Line:
             self.reader.unused(),
             self.writer.numbers(),
         )
-        self.connection.send_bytes(pickle.dumps(header))
-        if is_new and block is not None:
-            send_handle(self.connection, block.descriptor, self._process)
+        try:
+            self.connection.send_bytes(pickle.dumps(header))
+            if is_new and block is not None:
+                send_handle(self.connection, block.descriptor, self._process)
+        except OSError as error:
+            raise LineEnded from error
 
     def receive(self) -> Mail:
         """Wait for what comes.
 
         Raises:
-            EOFError, OSError: the other end is not there.
+            LineEnded: the other end is not there.
         """
-        header = pickle.loads(self.connection.recv_bytes())
-        kind, more, text, block, is_new, unused, kept = header
-        if is_new:
-            self.reader.see(block, recv_handle(self.connection))
+        try:
+            header = pickle.loads(self.connection.recv_bytes())
+            kind, more, text, block, is_new, unused, kept = header
+            if is_new:
+                self.reader.see(block, recv_handle(self.connection))
+        except (EOFError, OSError) as error:
+            raise LineEnded from error
         self.reader.forget(kept)
         self.writer.returned(self._other, unused)
         return Mail(self.reader, kind, more, text, block)
