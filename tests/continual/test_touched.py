@@ -13,7 +13,7 @@ from tests.continual.stream import simulate as run
 from tests.continual.test_chunks import assert_same, cohort_of
 from tests.continual.test_local_update import compare, make
 
-from coterie.continual import client as module
+from coterie.continual import compiling
 from coterie.continual.batches import draw_batches, draw_samples, plan_of
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
@@ -33,7 +33,7 @@ BLOCKS = make_stream()
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Kernels at any size."""
-    monkeypatch.setattr(module, "MANY_ITEMS", 0)
+    monkeypatch.setattr(compiling, "MANY_ITEMS", 0)
     monkeypatch.setattr(switch, "ENOUGH", 0)
 
 
@@ -211,7 +211,7 @@ def test_what_goes_without(monkeypatch):
         assert form(settings(method), down) is SparseFactoredRows
         found = form(settings(method), later)
         assert found is (FactoredRows if method == "reg" else SparseFactoredRows)
-    monkeypatch.setattr(module, "MANY_ITEMS", 6)
+    monkeypatch.setattr(compiling, "MANY_ITEMS", 6)
     assert form(fast, down) is FactoredRows
     assert form(settings("f3crec"), later) is FactoredRows
 

@@ -19,6 +19,7 @@ from tests.continual.test_local_update import (  # noqa: F401  here they run by 
 )
 
 from coterie.continual import client as module
+from coterie.continual import compiling
 from coterie.continual.client import ContinualClient
 from coterie.continual.rehearsal import Rehearsal, Shrinking
 from coterie.continual.settings import ReplaySettings, SPPSettings
@@ -35,7 +36,7 @@ OLD = BLOCKS > 0
 @pytest.fixture(autouse=True)
 def _compiled(monkeypatch):
     """Kernels at any size; what would go without fails, unless kernels are off."""
-    monkeypatch.setattr(module, "MANY_ITEMS", 0)
+    monkeypatch.setattr(compiling, "MANY_ITEMS", 0)
     plain = module.LocalTraining
 
     def guarded(*args):

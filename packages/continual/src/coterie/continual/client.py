@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params, make_backbone
 from coterie.continual.batches import Batches, draw_batches, draw_samples, plan_of
+from coterie.continual.compiling import pays
 from coterie.continual.local_training import LocalTraining, Trained
 from coterie.continual.messages import (
     END_BLOCK,
@@ -40,7 +41,6 @@ from coterie.continual.settings import DISTILLING, Settings, resolve
 from coterie.continual.touched_training import TOUCHED_BYTES, TouchedTraining
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
-from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import ScoreRows, copies_of
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
 from coterie.core.protocol.card import Card
@@ -48,10 +48,6 @@ from coterie.core.protocol.client import Client, Factors, RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-
-# From so many items on, tables of all items' scores take longer than to load compiled loops. It is
-# a number that all clients know, for how they are trained changes the last bits.
-MANY_ITEMS = 1000
 
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4
@@ -159,10 +155,7 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
 
     def _on_touched(self, down: ItemTable) -> bool:
         """Whether training moves touched items alone, and a compiled loop pays for it."""
-        if self.settings.engine.kernels == "off" or not switch.available():
-            return False
-        many = down.items.shape[0] >= MANY_ITEMS and down.items.device.type == "cpu"
-        return many and not (self.retention.pulls and down.block > 0)
+        return pays(self.settings, down.items) and not (self.retention.pulls and down.block > 0)
 
     @EVALUATE
     def evaluate(

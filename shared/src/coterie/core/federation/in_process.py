@@ -33,6 +33,7 @@ class Tried:
     ids: Tensor
     key: Key
     down: Any
+    mine: Any
     before: Any
     up: Any
     new: Any
@@ -181,7 +182,7 @@ class InProcess(Exchange):
         up, new = getattr(self.client, name)(down, mine, data, own)
         if self.is_list and written(before):
             raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
-        return Tried(ids, key, down, before, up, new)
+        return Tried(ids, key, down, mine, before, up, new)
 
     def _settle(self, request: Request, tried: Tried) -> Answers:
         """The transaction after a step: guard, commit, and pass uploads through middleware.
@@ -201,7 +202,7 @@ class InProcess(Exchange):
             new = None if new is None else tree.take(new, keep)
             up = None if up is None else tree.take(up, keep)
         if new is not None:
-            self.store.commit(ids, new)
+            self.store.commit(ids, new, None if written(tried.before) else tried.mine)
         if up is not None and self.middleware:
             up = self._passed(request, up, key)
         return Answers(ids, up, reasons)
