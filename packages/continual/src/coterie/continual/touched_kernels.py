@@ -241,7 +241,7 @@ def choose(
     """
     _, items, labels, weights, keys, (shared, drawn, epsilon) = lists
     soft, shares, draws, scores = memory
-    size = np.int64(chosen.size)
+    size: Any = chosen.size
     if drawn:
         _score(table, vectors, user, scores)
         decay = math.exp(-epsilon * _shift(items, user, scores))
