@@ -283,7 +283,7 @@ def _score(table: Any, vectors: Any, user: Any, scores: Any) -> None:
 @compiled
 def _shift(items: Any, user: Any, scores: Any) -> Any:
     """Sum over the listed items how far their ranks are from their places in the list (Eq. 2)."""
-    shift = 0
+    shift: Any = 0
     for place in range(items.shape[1]):
         score, above = scores[items[user, place]], np.uint32(0)
         for item in range(scores.size):
