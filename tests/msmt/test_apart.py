@@ -44,6 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fedavg": {"method": "fedavg", "model.name": "mmoe", "privacy.clip": 0.001},
     "ditto": {"method": "ditto", "train.share": ("inputs.*",)},
+    "ensemble": {"method": "ensemble", "model.name": "esmm", "ensemble.epochs": 1},
+    "ensemble, control": {"method": "ensemble", "ensemble.partner": "local"},
 }
 
 

@@ -93,6 +93,33 @@ class AggregationOptions:
         return [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
 
 
+@dataclass(frozen=True)
+class EnsembleOptions:
+    """The method `ensemble`: a scenario's own network mixed with one that others taught.
+
+    Nothing leaves a scenario that FedAvg would not send. All choices are made on its own validation
+    samples.
+    """
+
+    partner: Literal["fedavg", "local"] = "fedavg"
+    """The second network: FedAvg's, fine-tuned from its best round, or, as a control of what the
+    mix itself gives, another one of the scenario's own."""
+    rates: tuple[float, ...] = (1.0, 0.2, 0.02)
+    """Learning rates of the fine-tuning that are tried, as shares of `train.lr`."""
+    epochs: int = 6
+    """Most epochs of it, at each rate; 0 mixes the best round as it is."""
+    shares: int = 11
+    """Weights of the own network that are tried, from 0 to 1, for each task."""
+
+    def __post_init__(self) -> None:
+        each_at_least(self, 0, "epochs", prefix="ensemble.")
+        each_at_least(self, 2, "shares", prefix="ensemble.")
+        if not all(0 < rate <= 1 for rate in self.rates):
+            raise UserError(
+                f"'ensemble.rates' are shares of the learning rate, in (0, 1], not {self.rates}"
+            )
+
+
 # Which samples, and who holds them. Torch-free; docstrings are ``--help``.
 
 _SCENARIOS = {"ml-1m": MOVIELENS_SCENARIOS, "census-income": CENSUS_SCENARIOS}
@@ -284,7 +311,9 @@ class TrainSettings:
         between("train.participation", self.participation, 0, 1)
 
 
-Method = Literal["pf-msmtrec", "fedavg", "fedprox", "ditto", "fedamp", "local", "central"]
+Method = Literal[
+    "pf-msmtrec", "ensemble", "fedavg", "fedprox", "ditto", "fedamp", "local", "central"
+]
 
 
 @dataclass(frozen=True)
@@ -292,13 +321,14 @@ class Settings(BaseSettings):
     """One run of a federation of scenarios."""
 
     method: Method = "pf-msmtrec"
-    """pf-msmtrec, or a method it is compared with."""
+    """pf-msmtrec, ensemble (ours), or a method it is compared with."""
     rounds: int = 10
     """Most communication rounds."""
     data: ScenarioData = field(default_factory=ScenarioData)
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     pf: AggregationOptions = field(default_factory=AggregationOptions)
+    ensemble: EnsembleOptions = field(default_factory=EnsembleOptions)
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
     ditto: DittoOptions = field(default_factory=DittoOptions)
     fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)
