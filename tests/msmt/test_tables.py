@@ -200,7 +200,8 @@ def test_table_6_has_the_ablations_and_ours(out, monkeypatch):
     few = {name: ablations.VARIANTS[name] for name in some}
     monkeypatch.setattr(ablations, "VARIANTS", few)
     report = made(out, "--data.shift=0.3", table=6)
-    assert [line["variant"] for line in report.view] == [label for label, _ in few.values()]
+    shown = [line["variant"] for line in report.view]
+    assert shown == [*(label for label, _ in few.values()), "alignment as a sum (λ · D · h1)"]
     assert report.view[0]["paper: auc_ctr"] == "0.7276"
     assert report.view[2]["paper: auc_ctr"] == "0.7253"  # A2
     assert "paper: auc_ctr" not in report.view[5]
@@ -209,6 +210,14 @@ def test_table_6_has_the_ablations_and_ours(out, monkeypatch):
         for name in ("full", "a1", "a2", "a4", "no-coordination", "all-shared", "alone")
     }
     assert len(set(values.values())) > 4
+    assert 0 < mean(report, "pf-msmtrec", "test/auc", variant="alignment-sum") < 1
+
+
+def test_alignment_as_a_sum_is_as_many_times_stronger_as_there_are_numbers():
+    some = changed(Settings(), {"model.embedding": 3, "model.expert_layers": (5, 2)})
+    assert ablations._variant(some, "alignment-sum", 7).pf.lam == 0.5 * 7 * 3 * 5
+    assert ablations._variant(some, "no-alignment", 7).pf.lam == 0
+    assert ablations._variant(some, "full", 7) == some
 
 
 def test_every_ablation_has_settings_of_its_own():

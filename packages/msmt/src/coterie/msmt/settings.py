@@ -41,7 +41,8 @@ class AggregationOptions:
     c: float = 0.4
     """c: radius of the ball around the mean increment, over its length (Eq. 13)."""
     lam: float = 0.5
-    """λ: weight of the alignment with the averaged parameters (Eq. 24)."""
+    """λ: weight of the alignment with the averaged parameters (Eq. 24), a mean over the numbers of
+    W_s; the sum of Eq. 23 is so many times stronger."""
     increments: Literal["parameters", "averages"] | None = None
     """Δ: of each scenario's parameters (Eq. 11), or of the averages of two rounds (Eq. 14)."""
     fedbn: Literal["increment", "literal", "off"] | None = None
