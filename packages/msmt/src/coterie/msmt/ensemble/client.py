@@ -194,7 +194,7 @@ class EnsembleClient(ModelClient[EnsembleModel]):
     def _mixtures(self, own: Params, partner: Params, valid: Samples) -> list[Mixture]:
         """Choose the mix of each scenario; plain means for one without validation samples."""
         shares, tasks = self.options.shares, self._ensemble.schema.n_tasks
-        nothing = torch.zeros(0, tasks)
+        nothing = valid.lengths.new_zeros(0, tasks)
         found = [mixture(nothing, nothing, nothing, shares)] * len(valid)
         some = (valid.lengths > 0).nonzero().flatten()
         if some.numel():

@@ -56,11 +56,8 @@ def mixture(own: Tensor, partner: Tensor, labels: Tensor, shares: int) -> Mixtur
         tensor([0.6000], dtype=torch.float64)
     """
     tasks = labels.shape[1]
-    found = Mixture(
-        torch.full((2, tasks), 0.5, dtype=torch.float64),
-        torch.zeros(tasks, dtype=torch.float64),
-        torch.full((tasks,), 0.5, dtype=torch.float64),
-    )
+    zeros = own.new_zeros(tasks, dtype=torch.float64)
+    found = Mixture(torch.stack([zeros, zeros]) + 0.5, zeros, zeros + 0.5)
     for task in range(tasks):
         label = labels[:, task]
         if not 0 < int(label.sum()) < len(label):
@@ -82,7 +79,7 @@ def _units(scores: Tensor) -> Tensor:
 
 
 def _best_weight(both: Tensor, label: Tensor, shares: int) -> Tensor:
-    weights = torch.linspace(0, 1, shares, dtype=torch.float64)
+    weights = torch.linspace(0, 1, shares, dtype=torch.float64, device=both.device)
     found = torch.stack(
         [auc(weight * both[0] + (1 - weight) * both[1], label) for weight in weights]
     )
@@ -117,8 +114,7 @@ def calibration(score: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         if float(uphill.abs().max()) <= _NEAR * len(score):
             break
         curvature = (x.T * (share * (1 - share))) @ x
-        step = torch.linalg.lstsq(curvature, uphill[:, None], driver="gelsd").solution[:, 0]
-        at = _descended(at, step, x, target)
+        at = _descended(at, torch.linalg.pinv(curvature, hermitian=True) @ uphill, x, target)
     if float(at[0]) < _LEAST_SLOPE:
         at = torch.stack([torch.full_like(centre, _LEAST_SLOPE), target.mean().logit()])
     slope = at[0] / unit
