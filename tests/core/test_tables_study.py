@@ -123,6 +123,17 @@ def test_a_paper_may_have_only_figures(tmp_path):
         figures.make_table(configuration(tmp_path), table=3)
 
 
+def test_a_variant_may_have_a_table_of_its_own(tmp_path):
+    own = replace(CATALOGUE, variants={"best": f"{HERE}:toy_table"})
+    best = replace(configuration(tmp_path), given=Given(flags={}, variant="best"))
+    assert own.make_table(best, workers=0).view[0]["method"] == "Own"
+    with pytest.raises(UserError, match="figure 4 of toy is of the paper's methods, and variant"):
+        own.make_table(best, figure=4)
+    with pytest.raises(UserError, match="name a table or a figure"):
+        own.make_table(configuration(tmp_path))
+    assert CATALOGUE.make_table(best, table=3, workers=0).rows  # it has none there
+
+
 def test_a_table_is_chosen_by_number_and_every_seed_counts_once(tmp_path):
     report = CATALOGUE.make_table(configuration(tmp_path), table=3, seeds=[4, 2, 4], workers=0)
     (row,) = report.rows

@@ -44,6 +44,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fedavg": {"method": "fedavg", "model.name": "mmoe", "privacy.clip": 0.001},
     "ditto": {"method": "ditto", "train.share": ("inputs.*",)},
+    "ensemble": {"method": "ensemble", "model.name": "esmm", "ensemble.epochs": 1},
+    "ensemble, control": {"method": "ensemble", "ensemble.partner": "local"},
 }
 
 
@@ -90,7 +92,7 @@ def test_a_scenario_in_a_process_of_its_own_gives_the_same_bits(tmp_path: Path, 
         kept = ClientHost(folder).exchange.store.take(one)
         assert bits(kept) == bits(inside.store.take(one))
         assert any(path.startswith("statistics.") for path in bits(kept))
-        assert any(path.startswith("optimizer.moments") for path in bits(kept))
+        assert any("optimizer.moments" in path for path in bits(kept))
 
 
 def test_a_scenarios_process_imports_no_server() -> None:

@@ -10,7 +10,8 @@ from coterie.msmt.data.task import Schema, Task
 from coterie.msmt.readings import resolve
 from coterie.msmt.settings import Settings
 from coterie.msmt.tables.ablations import PAPERS, VARIANTS
-from coterie.msmt.tables.study import FEDERATED_ROWS, OWN, ROWS, bare, digest, essential, refused
+from coterie.msmt.tables.rows import FEDERATED_ROWS, OWN, ROWS, refused
+from coterie.msmt.tables.study import bare, digest, essential
 
 
 def same(method, **changes):
@@ -74,7 +75,7 @@ def test_rows_are_settings_that_go_together():
     noisy = changed(Settings(), {"privacy.noise": "laplace", "privacy.scale": 0.1, "rounds": 7})
     for name, row in ROWS.items():
         found = resolve(row.settings(noisy))
-        assert found.rounds == 7
+        assert found.rounds == 7 + row.last
         assert (found.privacy.noise == "none") == (found.method in ("local", "central")), name
     made = {name: row.settings(Settings()) for name, row in ROWS.items() if row.of is None}
     assert len({repr(settings) for settings in made.values()}) == len(made)
@@ -105,7 +106,7 @@ def small_task(funnel, truth=None):
 
 def test_networks_that_do_not_suit_the_tasks_are_named():
     rows = {name: refused(ROWS[name], Settings(), small_task(funnel=False)) for name in ROWS}
-    assert {name for name, reason in rows.items() if reason} == {"esmm", "aitm"}
+    assert {name for name, reason in rows.items() if reason} == {"esmm", "aitm", "fedavg-esmm"}
     assert "ESMM" in str(rows["esmm"])
     assert refused(ROWS["esmm"], Settings(), small_task(funnel=True)) is None
 

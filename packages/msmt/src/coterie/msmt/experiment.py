@@ -31,6 +31,7 @@ from coterie.msmt.algorithm import PFServer
 from coterie.msmt.data.describe import describe
 from coterie.msmt.data.make import make_task
 from coterie.msmt.data.task import Schema, Task
+from coterie.msmt.ensemble.server import EnsembleServer, PairServer
 from coterie.msmt.methods import client_half, remarks, settings_of
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
@@ -50,6 +51,9 @@ def server_half(
     if settings.method == "pf-msmtrec":
         template = cast(Callable[[], TemplateMMoE], build)
         return PFServer(template, settings_of(settings), settings.pf)
+    if settings.method == "ensemble":
+        kind = EnsembleServer if settings.ensemble.partner == "fedavg" else PairServer
+        return kind(build, settings_of(settings))
     return registry.server_half(settings.method, build, settings_of(settings), pooled=pooled)
 
 
@@ -77,6 +81,7 @@ def make_server(card: Card, ids: Tensor, folder: Path | None) -> ModelServer[Any
 
 
 _COPIES = 3  # of a network, at least: its parameters and two moments of Adam
+_NETWORKS = {"ensemble": 3}  # of a scenario, where it is not one: two, and the best rounds
 _TRAINED = 6  # operations a weight and sample, forward and backward
 _PROJECTED = 16  # as many inputs may share one product, at most
 
@@ -136,7 +141,7 @@ class Experiment(BaseExperiment[Settings]):
         d = model.embedding
         tables = sum(schema.vocabularies) * d
         first = model.experts * schema.n_inputs * d * model.expert_layers[0]
-        kept = _COPIES * schema.n_scenarios * 4
+        kept = _COPIES * schema.n_scenarios * 4 * _NETWORKS.get(self.settings.method, 1)
         longest = int(self.task.clients.lengths.max())
         sizes = ("model.experts", "model.expert_layers", "model.embedding")
         return [
@@ -178,12 +183,18 @@ class Experiment(BaseExperiment[Settings]):
         def draw(network: nn.Module) -> Graph:
             return graph_of(Called(network, "logits", tuple(given)), given, about, "logits")
 
-        return exported_model(self, module, asked, draw, answers=("pf-msmtrec",))
+        return exported_model(self, module, asked, draw, answers=self.without_global)
 
     def client_columns(self) -> tuple[str, ...]:
         """Name a scenario's AUCs."""
         who = "personal" if self.answer_is_own else "global"
         return tuple(f"test/{who}_auc_{task}" for task in self.task.schema.tasks)
+
+    @property
+    def without_global(self) -> tuple[str, ...]:
+        """Methods whose server has no model that answers; the control of `ensemble` is one."""
+        is_control = self.settings.ensemble.partner == "local"
+        return ("pf-msmtrec", *(["ensemble"] if is_control else []))
 
     @property
     def answer_is_own(self) -> bool:

@@ -19,6 +19,7 @@ from coterie.core.settings.schema import within
 from coterie.core.tensors.device import on_host
 from coterie.msmt.client import PFClient
 from coterie.msmt.data.task import Schema
+from coterie.msmt.ensemble.client import EnsembleClient
 from coterie.msmt.models.base import MultiTask
 from coterie.msmt.models.make import network
 from coterie.msmt.models.template import TemplateMMoE
@@ -28,6 +29,8 @@ from coterie.msmt.settings import Settings, TrainSettings
 _GLOBAL = ("fedavg", "fedprox", "central")
 """Methods whose answer is one model for all scenarios; of the others it is each one's own."""
 _SHARING = ("fedavg", "fedprox", "ditto", "fedamp")
+OF_THIS_PAPER = ("pf-msmtrec", "ensemble")
+"""Methods whose halves are here; those of the others are the core's."""
 
 
 def client_half(settings: Settings, build: Callable[[], MultiTask]) -> ModelClient[Any]:
@@ -39,6 +42,8 @@ def client_half(settings: Settings, build: Callable[[], MultiTask]) -> ModelClie
     if settings.method == "pf-msmtrec":
         module = cast(TemplateMMoE, on_host(build))
         return PFClient(module, settings_of(settings), settings.pf)
+    if settings.method == "ensemble":
+        return EnsembleClient(on_host(build), settings_of(settings), settings.ensemble)
     return registry.client_half(settings.method, build, settings_of(settings))
 
 
@@ -55,7 +60,7 @@ def settings_of(settings: Settings, lengths: Tensor | None = None) -> FedAvgSett
         UserError: they do not go together; settings are named by their whole keys.
     """
     try:
-        if settings.method == "pf-msmtrec":
+        if settings.method in OF_THIS_PAPER:
             return FedAvgSettings(**training(settings))
         return registry.settings_of(settings.method, training(settings), settings, lengths)
     except UserError as error:
@@ -83,6 +88,8 @@ def remarks(settings: Settings) -> list[str]:
         ]
         if settings.train.weighting != usual.weighting:
             found.append("train.weighting has no effect on pf-msmtrec: it has pf.weighting")
+        return found
+    if settings.method == "ensemble":
         return found
     for name in METHODS[settings.method].unread:
         key = {"fraction": "participation"}.get(name, name)

@@ -25,6 +25,12 @@ KEYS = (
     MetricKey("eval/personal_*", "1", "of the scenarios' own models, on validation samples"),
     MetricKey("test/global_*", "1", "of one model for all scenarios, on test samples"),
     MetricKey("test/personal_*", "1", "of the scenarios' own models, on test samples"),
+    MetricKey(
+        "eval/local_*", "1", "ensemble: of the scenarios' own networks, on validation samples"
+    ),
+    MetricKey("eval/tuned_*", "1", "ensemble: of their partners, on validation samples"),
+    MetricKey("test/local_*", "1", "ensemble: of the scenarios' own networks, on test samples"),
+    MetricKey("test/tuned_*", "1", "ensemble: of their partners, on test samples"),
     MetricKey("last/auc*", "1", "test AUC of the last round"),
     MetricKey("msmt/psi", "1", "ψ, mean over experts and scenarios"),
     MetricKey("msmt/psi_tower", "1", "ψ' of the towers, mean over tasks and scenarios"),
@@ -33,6 +39,11 @@ KEYS = (
     MetricKey("msmt/opposed", "1", "share of pairs of increments with a cosine below 0"),
     MetricKey("msmt/dual_weights", "1", "largest weight w* of an increment; by scenario their sum"),
     MetricKey("msmt/dual_gap", "1", "how far U* may be from the best, over the mean's square"),
+    MetricKey(
+        "msmt/own_weight",
+        "1",
+        "ensemble: weight of the own network, mean over tasks and scenarios",
+    ),
     MetricKey("fed/alpha", "1", "FedAMP's α_k in force"),
     MetricKey("fed/sigma", "1", "FedAMP's σ in force"),
     MetricKey("fed/distance", "1", "median squared distance of two scenarios' models (FedAMP)"),

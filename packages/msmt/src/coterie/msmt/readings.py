@@ -87,6 +87,8 @@ def _check(settings: Settings) -> None:
         )
     no_updates = {"local": "none is sent", "central": "the server has the samples themselves"}
     privacy = settings.privacy
+    if settings.ensemble.partner == "local":
+        no_updates["ensemble"] = no_updates["local"]  # the control
     if settings.method in no_updates and (privacy.noise != "none" or privacy.clip is not None):
         raise UserError(
             "'privacy.noise' and 'privacy.clip' change the updates that scenarios send, and in "

@@ -41,7 +41,8 @@ class AggregationOptions:
     c: float = 0.4
     """c: radius of the ball around the mean increment, over its length (Eq. 13)."""
     lam: float = 0.5
-    """λ: weight of the alignment with the averaged parameters (Eq. 24)."""
+    """λ: weight of the alignment with the averaged parameters (Eq. 24), a mean over the numbers of
+    W_s; the sum of Eq. 23 is so many times stronger."""
     increments: Literal["parameters", "averages"] | None = None
     """Δ: of each scenario's parameters (Eq. 11), or of the averages of two rounds (Eq. 14)."""
     fedbn: Literal["increment", "literal", "off"] | None = None
@@ -91,6 +92,33 @@ class AggregationOptions:
         """
         patterns = [pattern for part in self.share for pattern in PATTERNS[part]]
         return [n for n in names if any(fnmatchcase(n, pattern) for pattern in patterns)]
+
+
+@dataclass(frozen=True)
+class EnsembleOptions:
+    """The method `ensemble`: a scenario's own network mixed with one that others taught.
+
+    Nothing leaves a scenario that FedAvg would not send. All choices are made on its own validation
+    samples.
+    """
+
+    partner: Literal["fedavg", "local"] = "fedavg"
+    """The second network: FedAvg's, fine-tuned from its best round, or, as a control of what the
+    mix itself gives, another one of the scenario's own."""
+    rates: tuple[float, ...] = (1.0, 0.2, 0.02)
+    """Learning rates of the fine-tuning that are tried, as shares of `train.lr`."""
+    epochs: int = 6
+    """Most epochs of it, at each rate; 0 mixes the best round as it is."""
+    shares: int = 11
+    """Weights of the own network that are tried, from 0 to 1, for each task."""
+
+    def __post_init__(self) -> None:
+        each_at_least(self, 0, "epochs", prefix="ensemble.")
+        each_at_least(self, 2, "shares", prefix="ensemble.")
+        if not all(0 < rate <= 1 for rate in self.rates):
+            raise UserError(
+                f"'ensemble.rates' are shares of the learning rate, in (0, 1], not {self.rates}"
+            )
 
 
 # Which samples, and who holds them. Torch-free; docstrings are ``--help``.
@@ -284,7 +312,9 @@ class TrainSettings:
         between("train.participation", self.participation, 0, 1)
 
 
-Method = Literal["pf-msmtrec", "fedavg", "fedprox", "ditto", "fedamp", "local", "central"]
+Method = Literal[
+    "pf-msmtrec", "ensemble", "fedavg", "fedprox", "ditto", "fedamp", "local", "central"
+]
 
 
 @dataclass(frozen=True)
@@ -292,13 +322,14 @@ class Settings(BaseSettings):
     """One run of a federation of scenarios."""
 
     method: Method = "pf-msmtrec"
-    """pf-msmtrec, or a method it is compared with."""
+    """pf-msmtrec, ensemble (ours), or a method it is compared with."""
     rounds: int = 10
     """Most communication rounds."""
     data: ScenarioData = field(default_factory=ScenarioData)
     model: ModelSettings = field(default_factory=ModelSettings)
     train: TrainSettings = field(default_factory=TrainSettings)
     pf: AggregationOptions = field(default_factory=AggregationOptions)
+    ensemble: EnsembleOptions = field(default_factory=EnsembleOptions)
     fedprox: FedProxOptions = field(default_factory=FedProxOptions)
     ditto: DittoOptions = field(default_factory=DittoOptions)
     fedamp: FedAMPOptions = field(default_factory=FedAMPOptions)

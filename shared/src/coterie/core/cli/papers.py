@@ -136,7 +136,7 @@ _ABOUT_TABLE = (
 def run_table(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("table PAPER", _ABOUT_TABLE)
-    which = parser.add_mutually_exclusive_group(required=True)
+    which = parser.add_mutually_exclusive_group()  # a variant may have a table without a number
     which.add_argument("--table", type=positive, metavar="N", help="number of the paper's table")
     which.add_argument("--figure", type=positive, metavar="N", help="number of the paper's figure")
     parser.add_argument("--seeds", type=seeds, help="how many, or which: 5, or '0 1 2'")

@@ -62,7 +62,7 @@ class TrainedModels:
                     "server_valid= to reconstruct one on"
                 )
             weights |= head
-        return self._filled({**weights, **self._statistics(state)})
+        return self._filled({**weights, **self._statistics(state)}, self._module)
 
     def client(self, client: Hashable) -> nn.Module:
         """A client's own model, as it is measured.
@@ -77,7 +77,9 @@ class TrainedModels:
         if found is None:
             why = "keep_models is false" if self._method != "central" else "central training"
             raise UserError(f"clients have no models of their own ({why}): ask for server_model()")
-        return self._filled(found)
+        half: ModelClient[Any] = self._run.federation.client  # type: ignore[assignment]
+        other = half.own_form is not half.module
+        return self._filled(found, half.own_form if other else self._module)
 
     def _number(self, client: Hashable) -> int:
         if client in self._ids:
@@ -121,8 +123,8 @@ class TrainedModels:
             return {}
         return {n: _mean(mine.statistics[n], weights).to(v.dtype) for n, v in form.items()}
 
-    def _filled(self, values: Params) -> nn.Module:
-        module = copy.deepcopy(self._module)
+    def _filled(self, values: Params, form: nn.Module) -> nn.Module:
+        module = copy.deepcopy(form)
         places = dict(module.named_parameters()) | dict(module.named_buffers())
         with torch.no_grad():
             for name, value in values.items():

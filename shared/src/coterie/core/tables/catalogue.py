@@ -28,6 +28,8 @@ class Catalogue:
             `coterie.core.tables.report.Report` of the study.
         figures: the same for figures.
         elsewhere: number of a table that is made in another way -> what to tell the user.
+        variants: name of a variant with a table of its own -> what makes that, as no number of the
+            paper is named.
         seeds: of the runs, where the user names none.
     """
 
@@ -36,6 +38,7 @@ class Catalogue:
     tables: Mapping[int, str] = field(default_factory=dict)
     figures: Mapping[int, str] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
+    variants: Mapping[str, str] = field(default_factory=dict)
     seeds: Sequence[int] = tuple(range(5))
 
     def make_table(
@@ -57,13 +60,26 @@ class Catalogue:
         Raises:
             UserError: the paper has no such table or figure, no seed, or a setting is bad.
         """
-        named = self._named(table, figure)
+        named = self._of_variant(configuration.given.variant, table, figure)
+        named = named or self._named(table, figure)
         chosen = tuple(self.seeds if seeds is None else dict.fromkeys(seeds))
         if not chosen:
             raise UserError("a table needs a seed: give --seeds a number above 0")
         workers = worker_count() if workers is None else workers
         report: Report = load(named)(load(self.study)(configuration, chosen, workers))
         return report
+
+    def _of_variant(self, variant: str | None, table: int | None, figure: int | None) -> str | None:
+        """What makes the table of a variant; None where it has none."""
+        if variant is None or variant not in self.variants:
+            return None
+        if table is None and figure is None:
+            return self.variants[variant]
+        kind, number = ("figure", figure) if table is None else ("table", table)
+        raise UserError(
+            f"{kind} {number} of {self.paper} is of the paper's methods, and variant '{variant}' "
+            f"is none of them: leave out --{kind} for a table of the variant, or --variant"
+        )
 
     def _named(self, table: int | None, figure: int | None) -> str:
         if (table is None) == (figure is None):

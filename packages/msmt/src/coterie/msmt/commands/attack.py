@@ -107,11 +107,12 @@ def _check(folder: RunFolder) -> None:
             f"{folder.path} is a run of {folder.paper}: coterie msmt attack reads runs of "
             "pf-msmtrec"
         )
-    method = folder.settings.method
-    if method in _SILENT:
+    method, is_control = folder.settings.method, folder.settings.ensemble.partner == "local"
+    why = _SILENT["local"] if method == "ensemble" and is_control else _SILENT.get(method)
+    if why is not None:
         raise UserError(
-            f"{folder.path} is a run of the method {method}, in which {_SILENT[method]}: there are "
-            "no uploads to attack"
+            f"{folder.path} is a run of the method {method}, in which {why}: there are no uploads "
+            "to attack"
         )
     if not os.access(folder.path, os.W_OK):
         raise UserError(

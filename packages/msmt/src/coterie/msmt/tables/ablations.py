@@ -12,6 +12,7 @@ from coterie.core.tables.plots import SHARE, Lines
 from coterie.core.tables.report import Report
 from coterie.core.tables.sheet import Sheet
 from coterie.msmt.published import ALIEXPRESS, EXPERTS, TENREC, of_ablation, of_experts
+from coterie.msmt.settings import Settings
 from coterie.msmt.tables.layout import (
     NOTE,
     Printed,
@@ -22,7 +23,8 @@ from coterie.msmt.tables.layout import (
     papers_note,
 )
 from coterie.msmt.tables.main_table import printed
-from coterie.msmt.tables.study import LOCAL, OWN, ROWS, Study
+from coterie.msmt.tables.rows import LOCAL, OWN, ROWS
+from coterie.msmt.tables.study import Study
 
 FULL, ALONE = "full", "alone"
 PAPERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -36,6 +38,7 @@ OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "no-fedbn": ("no FedBN", {"pf.fedbn": "off"}),
     "no-coordination": ("no coordination", {"pf.coordinate": False}),
     "no-psi": ("no ψ", {"pf.psi": False}),
+    "no-alignment": ("no alignment (lam 0)", {"pf.lam": 0.0}),
     "literal": ("literal reading", {"reading": "literal"}),
     "centre-own": ("ball around the own increment", {"pf.centre": "own"}),
     "per-expert": ("each expert by itself", {"pf.per_expert": True}),
@@ -51,6 +54,7 @@ OURS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Options of ours."""
 VARIANTS = {FULL: (ROWS[OWN].label, ROWS[OWN].values), **PAPERS, **OURS}
+SUMMED = "alignment-sum"
 _ABOUT_ABLATIONS = (
     "A1 to A4 as in the paper, where A3's numbers are digit for digit those of the full model; "
     "below them options of ours, each the full model but for what is said."
@@ -69,25 +73,35 @@ def table_8(study: Study) -> Report:
 
 def _ablation_table(study: Study, which: str, data: str, scenarios: tuple[str, ...]) -> Report:
     worlds = study.few_worlds
+    labels = {name: label for name, (label, _) in VARIANTS.items()}
+    labels[SUMMED] = "alignment as a sum (λ · D · h1)"
     runs = study.run_all(
         which,
         {
-            (world, name): changed(settings, values)
+            (world, name): _variant(settings, name, study.task.schema.n_inputs)
             for world, settings in worlds.items()
-            for name, (_, values) in VARIANTS.items()
+            for name in labels
         },
     )
     sheet = Sheet(study, study.setup, NOTE, _ABOUT_ABLATIONS, papers_note(study, data))
-    for name, (label, _) in VARIANTS.items():
+    for name, label in labels.items():
         of_row = {world: runs[world, name] for world in worlds}
         add_line(sheet, {"variant": label}, OWN, of_row, _printed(scenarios, name), variant=name)
     found = {
-        world: {label: runs[world, name] for name, (label, _) in VARIANTS.items()}
-        for world in worlds
+        world: {label: runs[world, name] for name, label in labels.items()} for world in worlds
     }
     own = VARIANTS[FULL][0]
     sheet.notes += difference_notes(found, own)
     return sheet.report(which, "ablations, test AUC", panels(found, own), columns=3)
+
+
+def _variant(settings: Settings, name: str, n_inputs: int) -> Settings:
+    """Settings of a variant; λ of a sum over W_s, as Eq. 23 has it, is so many times larger."""
+    if name != SUMMED:
+        return changed(settings, VARIANTS[name][1])
+    model = settings.model
+    numbers = n_inputs * model.embedding * model.expert_layers[0]
+    return changed(settings, {"pf.lam": settings.pf.lam * numbers})
 
 
 def _printed(scenarios: tuple[str, ...], name: str) -> Printed:

@@ -21,7 +21,7 @@ Printed = Mapping[str, Mapping[str, float]]
 """The paper's numbers: scenario -> measure, as ``auc_ctr``, -> number."""
 AUC = "auc"
 _COSTS = ("cpu_seconds", "local_steps", "up_bytes", "down_bytes")
-_OF_METHOD = ("psi", "psi_tower", "conflict", "opposed", "dual_weights", "distance")
+_OF_METHOD = ("psi", "psi_tower", "conflict", "opposed", "dual_weights", "distance", "own_weight")
 NOTE = (
     "AUC of the test, mean over scenarios, of the round that is best on validation samples; mean ± "
     "standard deviation over seeds. CPU s: processor seconds of a run of each world with its "
@@ -78,7 +78,7 @@ def add_line(
             if method != ORACLE:
                 line["validation"] = cell(measured(results, AUC, "eval"))
                 line["best round"] = cell([float(r.best_round) for r in results], digits=0)
-        _add_rows(sheet, method, world, results, printed, more)
+        add_rows(sheet, method, world, results, printed, more)
     seconds = [
         sum(costs)
         for costs in zip(
@@ -104,7 +104,7 @@ def papers_note(study: Study, data: str) -> str:
     )
 
 
-def _add_rows(
+def add_rows(
     sheet: Sheet[Study],
     method: str,
     world: str,

@@ -24,31 +24,37 @@ from coterie.msmt.tables.layout import (
     panels,
     papers_note,
 )
-from coterie.msmt.tables.study import (
+from coterie.msmt.tables.rows import (
+    ENSEMBLE,
     FEDAVG,
     FEDERATED_ROWS,
     LOCAL,
-    ORACLE,
     OWN,
     ROWS,
-    WHOSE,
-    Study,
-    judged_by,
+    TUNED,
     refused,
 )
+from coterie.msmt.tables.study import ORACLE, WHOSE, Study, judged_by
 
 _ABOUT = (
     "each alone: a network of its own for every scenario; pooled: one model of all samples in one "
     "place (STAR, AESM² and PEPNet know the scenario, the template does not there); federated: "
-    "the template's network, aggregated by the method; what batch normalisation keeps of a "
-    "scenario stays with it. FedAvg, own epoch: what each scenario makes of FedAvg's model in a "
-    "round. FedAMP, σ relative: in units of the median squared distance; absolute: as printed. "
-    "literal: Eqs. 10 and 14 as printed; + embeddings: they are averaged too; server step 10: the "
+    "the template's network, where no other is named, aggregated by the method; what batch "
+    "normalisation keeps of a scenario stays with it. FedAvg, own epoch: what each scenario makes "
+    "of FedAvg's model in a round; fine-tuned: trained on from its best round, epochs and rate by "
+    "own validation samples; mixed: that and Local, logits weighted by the same samples. FedAMP, "
+    "σ relative: in units of the median squared distance; absolute: as printed. literal: "
+    "Eqs. 10 and 14 as printed; + embeddings: they are averaged too; server step 10: the "
     "server goes ten times as far along the mean increment of W_s."
 )
 
 _PAYS = {
     FEDAVG: "whether averaging pays",
+    "fedavg-own": "whether an own epoch pays",
+    TUNED: "whether fine-tuning pays",
+    ENSEMBLE: "whether the mix pays",
+    "ditto": "whether Ditto pays",
+    "fedamp": "whether FedAMP pays",
     OWN: "whether the method's federation pays",
     "pf-embeddings": "whether it pays with embeddings",
     "pf-server-lr": "whether it pays with a larger step",
@@ -127,7 +133,7 @@ def results(
         for name in names:
             row = ROWS[name]
             made = runs[world, row.of or name]
-            own = made if row.of is None else [judged_by(run, "personal") for run in made]
+            own = made if row.of is None else [judged_by(run, row.whose) for run in made]
             rows[row.label] = own
     return found
 

@@ -1,11 +1,11 @@
-"""What the tables share: rows, worlds, how a run is made, what its numbers depend on."""
+"""What the tables share: worlds, how a run is made, what its numbers depend on."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -15,109 +15,18 @@ from coterie.core.methods.registry import METHODS
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed, values_of
-from coterie.core.settings.sections import PrivacySettings
 from coterie.core.tables import study
 from coterie.core.tables.jobs import Job
 from coterie.core.tables.result import Make, RunResult
-from coterie.core.tensors.keys import Key
 from coterie.msmt.comparison import followed, mean_known, oracle, who
 from coterie.msmt.data.describe import one_class
 from coterie.msmt.data.task import Task
 from coterie.msmt.experiment import Experiment
-from coterie.msmt.models.make import make_model
 from coterie.msmt.paper import PAPER
 from coterie.msmt.published import data_of
 from coterie.msmt.readings import resolve
 from coterie.msmt.settings import Settings
-
-ALONE, POOLED, FEDERATED = "each alone", "pooled", "federated"
-_QUIET = {"privacy": PrivacySettings()}  # nothing is sent that noise could cover
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method of the tables.
-
-    Attributes:
-        label: for people.
-        models: who trains on what.
-        values: settings that make it.
-        paper: its name in the paper's tables; None = it is not there.
-        of: the row whose runs it is another measure of.
-    """
-
-    label: str
-    models: str
-    values: Mapping[str, Any] = field(default_factory=dict)
-    paper: str | None = None
-    of: str | None = None
-
-    def settings(self, some: Settings) -> Settings:
-        """The settings of the row, from those of PF-MSMTrec."""
-        return changed(some, self.values)
-
-
-def _alone(label: str, network: str, paper: str | None = None) -> Row:
-    values = {"method": "local", "model.name": network, **_QUIET}
-    return Row(label, ALONE, values, paper or network)
-
-
-def _pooled(label: str, network: str, paper: str | None = None) -> Row:
-    values = {"method": "central", "model.name": network, **_QUIET}
-    return Row(label, POOLED, values, paper or network)
-
-
-def _federated(label: str, method: str, paper: str | None = None, **values: Any) -> Row:
-    changes = {name.replace("__", "."): value for name, value in values.items()}
-    return Row(label, FEDERATED, {"method": method, **changes}, paper)
-
-
-OWN = "pf-msmtrec"
-LOCAL, FEDAVG = "local", "fedavg"
-ROWS: Mapping[str, Row] = {
-    "single-task": _alone("Single-task", "single-task"),
-    "mmoe": _alone("MMoE", "mmoe"),
-    "ple": _alone("PLE", "ple"),
-    "esmm": _alone("ESMM", "esmm"),
-    "aitm": _alone("AITM", "aitm"),
-    "star": _pooled("STAR", "star"),
-    "aesm2": _pooled("AESM²", "aesm2"),
-    "pepnet": _pooled("PEPNet", "pepnet"),
-    LOCAL: _alone("PF-MSMTrec (Local)", "template", "local"),
-    "pooled": _pooled("PF-MSMTrec (Local), one model", "template", "local"),
-    FEDAVG: _federated("FedAvg", "fedavg", "fedavg"),
-    "fedavg-own": Row("FedAvg, own epoch (ours)", FEDERATED, of=FEDAVG),
-    "fedprox": _federated("FedProx", "fedprox", "fedprox"),
-    "ditto": _federated("Ditto", "ditto", "ditto"),
-    "fedamp": _federated("FedAMP, σ relative", "fedamp", "fedamp", fedamp__relative=True),
-    "fedamp-absolute": _federated("FedAMP, σ absolute", "fedamp", fedamp__relative=False),
-    OWN: _federated("PF-MSMTrec (Fed)", "pf-msmtrec", "pf-msmtrec"),
-    "pf-literal": _federated("PF-MSMTrec (Fed), literal", "pf-msmtrec", reading="literal"),
-    "pf-embeddings": _federated(
-        "PF-MSMTrec (Fed), + embeddings (ours)", "pf-msmtrec", pf__share=("embeddings",)
-    ),
-    "pf-server-lr": _federated(
-        "PF-MSMTrec (Fed), server step 10 (ours)", "pf-msmtrec", pf__server_lr=10.0
-    ),
-}
-"""By name, in the order of the table. All federated methods, and PF-MSMTrec (Local), have the
-template's network: only how parameters are aggregated differs."""
-FEDERATED_ROWS = ("single-task", LOCAL, *(n for n, row in ROWS.items() if row.models == FEDERATED))
-"""Of Tables 3 and 5."""
-
-
-def refused(row: Row, settings: Settings, task: Task) -> str | None:
-    """Say why a row cannot be trained on a task; None if it can."""
-    found = row.settings(settings)
-    if reason := task.lacks(found.method):
-        return reason
-    try:
-        with Key.from_seed(0).torch_rng():
-            make_model(found, task.schema)
-    except UserError as error:
-        return str(error)
-    return None
-
+from coterie.msmt.tables.rows import ENSEMBLE, OWN, ROWS
 
 # One run of a table, and how its numbers are called.
 
@@ -196,14 +105,16 @@ def bare(settings: Settings) -> Settings:
 def _unread(settings: Settings) -> list[str]:
     """Beginnings of the names of settings that a method does not look at."""
     method = METHODS.get(settings.method)
-    sections = {each.section for each in METHODS.values()} - {None}
-    own = method.section if method else None
+    sections = {*(each.section for each in METHODS.values()), ENSEMBLE} - {None}
+    own = method.section if method else settings.method
     known = {name.split(".")[0] for name in values_of(settings)}
     found = [f"{section}." for section in sections - {own} if section in known]
     if settings.method not in _SHARING:
         found.append("train.share")
-    if method is None:
+    if settings.method == OWN:
         return [*found, "train.weighting"]
+    if method is None:
+        return [*found, "pf."]
     unread = [_ALIKE[name] for name in method.unread if name in _ALIKE]
     return [*found, "pf.", *unread]
 
@@ -335,8 +246,9 @@ class Study(study.Study[Settings]):
 
     def stem(self, settings: Settings) -> str:
         """Begin the names of files of a run: method, network, and data that are not the study's."""
-        words = [settings.method, settings.model.name, settings.data.name]
-        usual = (None, "template", self.data)
+        control = "control" if settings.ensemble.partner == "local" else ""
+        words = [settings.method, control, settings.model.name, settings.data.name]
+        usual = ("", "", "template", self.data)
         return "-".join(
             word for word, is_usual in zip(words, usual, strict=True) if word != is_usual
         )

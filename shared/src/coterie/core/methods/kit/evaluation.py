@@ -257,10 +257,8 @@ class Evaluator:
         if not count:
             return {name: torch.tensor(torch.nan, dtype=torch.float64) for name in self._names}
         size = None if self._whole_only(data) else _BATCH
-        batches, first = data.batches(1, size, None), torch.tensor([0])
         sums, kept = dict.fromkeys(self._means, torch.zeros((), dtype=torch.float64)), []
-        for number in range(int(batches.steps[0])):
-            batch = {name: values[0] for name, values in batches(number, first).items()}
+        for batch in _in_turn(data, size):
             size = len(next(iter(batch.values())))
             for name, measure in self._means.items():
                 sums[name] = sums[name] + size * measure(params, batch).double()
@@ -268,9 +266,23 @@ class Evaluator:
                 kept.append(self._whole(params, batch))
         found = {name: total / count for name, total in sums.items()}
         if kept:
-            joined = {name: torch.cat([part[name] for part in kept]) for name in kept[0]}
             assert self._itself is not None
-            found |= {n: v.double() for n, v in self._itself.measures(joined).items()}
+            found |= {n: v.double() for n, v in self._itself.measures(_joined(kept)).items()}
+        return found
+
+    @torch.no_grad()
+    def predictions(self, params: Params, data: Samples) -> list[Batch]:
+        """What a module that measures itself keeps of each client's samples, see `MeasuresItself`.
+
+        Args:
+            params: as for `of_clients`.
+            data: of C clients, each with samples.
+        """
+        whole, found = self._whole, []
+        assert whole is not None
+        for row in range(len(data)):
+            one, model = data.take(torch.tensor([row])), _of_client(params, row)
+            found.append(_joined([whole(model, batch) for batch in _in_turn(one, _BATCH)]))
         return found
 
     def _stacked(self, found: list[dict[str, Tensor]]) -> Quality:
@@ -286,6 +298,17 @@ class Evaluator:
         together = max(1, _NUMBERS // sum(values.numel() for values in part.values()))
         rows = torch.arange(n_models).split(together)
         return torch.cat([of_clients(measure, params, shared, some) for some in rows])
+
+
+def _in_turn(data: Samples, size: int | None) -> Iterator[Batch]:
+    """Give the samples of a single client, so many at a time."""
+    batches, first = data.batches(1, size, None), torch.tensor([0])
+    for number in range(int(batches.steps[0])):
+        yield {name: values[0] for name, values in batches(number, first).items()}
+
+
+def _joined(parts: list[Batch]) -> Batch:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 def _valued(loss: Loss) -> Loss:

@@ -81,6 +81,11 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         self.shared = matching(self._form, settings.share)
         self.branch = self._branch() if settings.branch.use else None
 
+    @property
+    def own_form(self) -> nn.Module:
+        """Form of a client's own model; by default that of all models."""
+        return self.module
+
     def _branch(self) -> Branch:
         if not self.admits_branch or self.local.alone:
             raise UserError(
