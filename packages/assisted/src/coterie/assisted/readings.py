@@ -95,7 +95,7 @@ def unread(settings: Settings) -> list[str]:
     if model not in OF_SAMPLES:
         found += ["model.samples"]
     if model not in ("gaussian", "blend"):
-        found += ["model.noise"]
+        found += ["model.noise", "model.rank"]
     if model in OF_SAMPLES:
         found += ["data.side"]
     if model in UNTRAINED:

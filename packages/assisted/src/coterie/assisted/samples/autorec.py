@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.assisted.aae.network import AAE, Params, predict
 from coterie.assisted.aae.training import Plan, Trained, train
-from coterie.assisted.samples.matrix import Asked
+from coterie.assisted.samples.matrix import Asked, mean_square
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
@@ -44,7 +44,7 @@ class AutoRec:
     ) -> None:
         self._plan, self._members = plan, members
         self._network = AAE(cells.n_columns, cells.n_columns, {}, hidden, code, dropout)
-        self._scale = _size(cells.values)
+        self._scale = mean_square(cells.values).sqrt()
         self._inputs = self._seen(cells)
         self._pattern = Pattern(cells.columns, cells.n_columns)
         self._targets = cells.values / self._scale
@@ -118,9 +118,3 @@ def _same(left: tuple[Trained, Key], right: tuple[Trained, Key]) -> bool:
     """Whether training goes on from the same, to the bit."""
     pairs = zip(tree.tensors(left), tree.tensors(right), strict=True)
     return all(torch.equal(one, other) for (_, one), (_, other) in pairs)
-
-
-def _size(residuals: Tensor) -> Tensor:
-    """Root mean square of residuals, ``()``; 1 where all are 0, or there are none."""
-    size = residuals.square().mean().sqrt()
-    return size if bool(size > 0) else torch.ones_like(size)

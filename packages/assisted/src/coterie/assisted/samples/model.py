@@ -14,6 +14,7 @@ from coterie.assisted.aggregation import Choice, Fit, choose
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
 from coterie.assisted.samples.autorec import AutoRec
+from coterie.assisted.samples.gaussian_model import Gaussian
 from coterie.assisted.samples.matrix import Asked, Samples
 from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
@@ -22,6 +23,8 @@ from coterie.core.tensors.keys import Key
 _BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation")
 """η begins where a residual of squared loss, 2 (R - F), is added as it is."""
 _ETA, _WEIGHTS = "eta", "weights"
+AUTOREC, GAUSSIAN = "autorec", "gaussian"
+"""Names of the models."""
 
 
 class OfSamples(Protocol):
@@ -104,8 +107,16 @@ def models_of(learner: Learner, samples: Samples) -> dict[str, OfSamples]:
     """
     model = learner.settings.model
     hidden, code = model.widths(learner.data.domain.name)
-    sizes = hidden, code, model.dropout, model.members
-    return {"autorec": AutoRec(samples.every, learner.plan, *sizes)}
+    sizes, plan, found = (
+        (hidden, code, model.dropout, model.members),
+        learner.plan,
+        dict[str, OfSamples](),
+    )
+    if model.name != "gaussian":
+        found[AUTOREC] = AutoRec(samples.every, plan, *sizes)
+    if model.name != "autorec":
+        found[GAUSSIAN] = Gaussian(samples.every, model.noise, model.rank, plan.epochs)
+    return found
 
 
 def own_samples(learner: Learner) -> Samples:

@@ -52,13 +52,16 @@ class ModelSettings:
     """What the encoder reads: ratings, or what they are above the mean of their column."""
     members: int = 5
     """Of autorec: autoencoders whose outputs are averaged."""
-    noise: float = 0.65
-    """Of gaussian: variance of a residual around what its sample has of the distribution."""
+    rank: int = 50
+    """Of gaussian: directions in which coordinates vary together."""
+    noise: float = 0.85
+    """Of gaussian: variance of a residual around what its sample has of the distribution, in units
+    of the residuals' mean square."""
     sizes: dict[str, str] | None = None
     """Widths of single organisations' layer and code, as Drama=64-32, where they differ."""
 
     def __post_init__(self) -> None:
-        each_at_least(self, 1, "hidden", "code", "members", prefix="model.")
+        each_at_least(self, 1, "hidden", "code", "members", "rank", prefix="model.")
         each_positive(self, "noise", prefix="model.")
         for name, widths in (self.sizes or {}).items():
             if not re.fullmatch(r"[1-9]\d*-[1-9]\d*", widths):
