@@ -33,7 +33,7 @@ def trained(cells, rank, steps):
     params = gaussian.begin(cells.n_columns, rank, KEY, torch.float64)
     for _ in range(steps):
         found = gaussian.statistic(params, cells, NOISE)
-        params = gaussian.moved(params, found.sums, found.samples)
+        params = gaussian.moved(params, found.values, found.samples)
     return params
 
 
@@ -67,8 +67,8 @@ def test_statistic_is_that_of_whole_inverses(rank, steps):
     found = gaussian.statistic(params, cells, NOISE)
     a, loss, count = dense_statistic(covariance(params), cells)
     directions = params[gaussian.DIRECTIONS].numpy()
-    np.testing.assert_allclose(found.sums[IMAGE], a @ directions, atol=1e-9)
-    np.testing.assert_allclose(found.sums[DIAGONAL], np.diag(a), atol=1e-9)
+    np.testing.assert_allclose(found.values[IMAGE], a @ directions, atol=1e-9)
+    np.testing.assert_allclose(found.values[DIAGONAL], np.diag(a), atol=1e-9)
     assert float(found.loss) == pytest.approx(loss, rel=1e-10)
     assert found.samples == count == 79
 
@@ -78,8 +78,8 @@ def test_statistics_of_parts_add_up_to_that_of_all():
     params = trained(cells, 4, 3)
     whole = gaussian.statistic(params, cells, NOISE)
     each = [gaussian.statistic(params, cells.take(torch.arange(80)[k::3]), NOISE) for k in range(3)]
-    for name, value in whole.sums.items():
-        torch.testing.assert_close(sum(one.sums[name] for one in each), value)
+    for name, value in whole.values.items():
+        torch.testing.assert_close(sum(one.values[name] for one in each), value)
     assert sum(one.samples for one in each) == whole.samples
 
 
@@ -91,7 +91,7 @@ def test_a_step_is_exact_where_the_directions_span_everything():
     a, _, count = dense_statistic(torch.from_numpy(s), cells)
     expected = s - s @ a @ s / count
     found = gaussian.statistic(params, cells, NOISE)
-    later = gaussian.moved(params, found.sums, found.samples)
+    later = gaussian.moved(params, found.values, found.samples)
     own = params[OWN].numpy()
     lengths, vectors = np.linalg.eigh(expected - np.diag(own))
     low = (vectors * lengths.clip(0)) @ vectors.T
@@ -107,7 +107,7 @@ def test_variances_are_exact_with_few_directions_as_well():
     s = covariance(params).numpy()
     a, _, count = dense_statistic(torch.from_numpy(s), cells)
     found = gaussian.statistic(params, cells, NOISE)
-    later = covariance(gaussian.moved(params, found.sums, found.samples))
+    later = covariance(gaussian.moved(params, found.values, found.samples))
     np.testing.assert_allclose(np.diag(later), np.diag(s - s @ a @ s / count), atol=1e-9)
 
 
@@ -117,7 +117,7 @@ def test_steps_raise_the_likelihood():
     for _ in range(25):
         found = gaussian.statistic(params, cells, NOISE)
         losses.append(float(found.loss))
-        params = gaussian.moved(params, found.sums, found.samples)
+        params = gaussian.moved(params, found.values, found.samples)
     assert all(later < sooner for sooner, later in pairwise(losses))
 
 

@@ -10,6 +10,8 @@ from coterie.assisted.client import Organisation
 from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.settings import Settings
+from coterie.assisted.sums import Adder
+from coterie.assisted.sums_client import Summing
 from coterie.core.protocol.card import Card
 
 
@@ -24,11 +26,13 @@ def client_half(settings: Settings) -> Organisation | Apart:
             return Organisation(settings)
         case "residuals":
             return Receiver(settings)
+        case "sums":
+            return Summing(settings)
         case _:
             return Apart(settings)
 
 
-def server_half(settings: Settings) -> Relay | RelayOnce | Observer:
+def server_half(settings: Settings) -> Relay | RelayOnce | Adder | Observer:
     """Make the server half of a method.
 
     Args:
@@ -39,6 +43,8 @@ def server_half(settings: Settings) -> Relay | RelayOnce | Observer:
             return Relay(settings)
         case "residuals":
             return RelayOnce(settings)
+        case "sums":
+            return Adder(settings)
         case _:
             return Observer(settings)
 
@@ -48,6 +54,8 @@ def make_client(card: Card, folder: object = None) -> Organisation | Apart:
     return client_half(resolve(card.read(Settings)))
 
 
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay | RelayOnce | Observer:
+def make_server(
+    card: Card, ids: Tensor, folder: object = None
+) -> Relay | RelayOnce | Adder | Observer:
     """Make the server half of the card's method from the card alone."""
     return server_half(resolve(card.read(Settings)))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.samples.matrix import Asked
+from coterie.assisted.samples.sums import Sums
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.local_training.row_optimizer import Params
 from coterie.core.tensors.keys import Key
@@ -32,22 +33,8 @@ SPARE = 10
 _VARIANCE, _COMMON, _SINGLE = 0.45, 0.02, 0.9
 """Variance of z before the first step, in residuals of mean square 1; shares of it that all
 coordinates have in common, and that each has alone."""
-_LEAST = 1e-3
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """What a step needs of some samples.
-
-    Attributes:
-        sums: A Q and the diagonal of A, by their names.
-        loss: ``()`` -2 log of the samples' density, less what never changes.
-        samples: number n of samples with a residual.
-    """
-
-    sums: Params
-    loss: Tensor
-    samples: int
+_LEAST, _MOST = 1e-3, 1e4
+"""Of a variance: noise for privacy can lead anywhere."""
 
 
 def begin(size: int, rank: int, key: Key, dtype: torch.dtype = torch.float32) -> Params:
@@ -74,8 +61,10 @@ def shapes(size: int, rank: int) -> dict[str, tuple[int, ...]]:
     return {IMAGE: (size, _sizes(size, rank)[1]), DIAGONAL: (size,)}
 
 
-def statistic(params: Params, cells: Cells, noise: float) -> Statistic:
+def statistic(params: Params, cells: Cells, noise: float) -> Sums:
     """Compute what a step needs of samples; that of more samples is the sum.
+
+    The loss is -2 log of the samples' density, less what never changes.
 
     Args:
         params: of the distribution.
@@ -104,7 +93,8 @@ def statistic(params: Params, cells: Cells, noise: float) -> Statistic:
         loss += one.log_determinant + one.residuals @ one.weights
         count += 1
     dtype = params[OWN].dtype
-    return Statistic({IMAGE: image.to(dtype), DIAGONAL: diagonal.to(dtype)}, loss, count)
+    sums = {IMAGE: image.to(dtype), DIAGONAL: diagonal.to(dtype)}
+    return Sums(sums, loss.to(dtype), count)
 
 
 def moved(params: Params, sums: Params, samples: int) -> Params:
@@ -126,7 +116,7 @@ def moved(params: Params, sums: Params, samples: int) -> Params:
         >>> cells = Cells.from_pairs(*place, alike.flatten(), 2, 2)
         >>> for _ in range(9):
         ...     found = statistic(params, cells, noise=0.1)
-        ...     params = moved(params, found.sums, found.samples)
+        ...     params = moved(params, found.values, found.samples)
         >>> [round(value, 1) for value in covariance(params).flatten().tolist()]
         [1.0, 0.9, 0.9, 1.0]
     """
@@ -147,13 +137,13 @@ def moved(params: Params, sums: Params, samples: int) -> Params:
     lengths, turned = torch.linalg.eigh(triangle @ core @ triangle.T)
     order = lengths.argsort(descending=True)
     kept = spanned @ turned[:, order[:width]]
-    scales = lengths[order[:r]].clamp_min(0.0)
+    scales = lengths[order[:r]].clamp(0.0, _MOST * len(own))
     a_factor = image @ (q.T @ factor)  # U lies within Q
     inner = (factor @ (factor.T @ a_factor) * factor).sum(1)
     gained = inner + 2 * own * (factor * a_factor).sum(1) + own.square() * diagonal
     variance = own + factor.square().sum(1) - gained / samples
     left = variance - (kept[:, :r].square() * scales).sum(1)
-    found = {DIRECTIONS: kept, SCALES: scales, OWN: left.clamp_min(_LEAST)}
+    found = {DIRECTIONS: kept, SCALES: scales, OWN: left.clamp(_LEAST, _MOST)}
     return {name: value.to(params[name].dtype) for name, value in found.items()}
 
 

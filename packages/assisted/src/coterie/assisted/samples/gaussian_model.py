@@ -9,6 +9,7 @@ from coterie.assisted.aae.network import Params
 from coterie.assisted.aae.training import Trained
 from coterie.assisted.samples import gaussian
 from coterie.assisted.samples.matrix import Asked, mean_square
+from coterie.assisted.samples.sums import Sums
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.keys import Key
 
@@ -21,11 +22,14 @@ class Gaussian:
         noise: variance of a residual around its sample, in units of their mean square.
         rank: directions in which coordinates vary together.
         steps: of a round.
+        unit: ``()`` of the residuals; their root mean square by default.
     """
 
-    def __init__(self, cells: Cells, noise: float, rank: int, steps: int) -> None:
+    def __init__(
+        self, cells: Cells, noise: float, rank: int, steps: int, unit: Tensor | None = None
+    ) -> None:
         self._noise, self._rank, self._steps = noise, rank, steps
-        self._unit = mean_square(cells.values).sqrt()
+        self._unit = mean_square(cells.values).sqrt() if unit is None else unit
         self._cells = self._scaled(cells)
         self._last: tuple[Params, Trained] | None = None
 
@@ -44,11 +48,15 @@ class Gaussian:
             found = gaussian.statistic(params, self._cells, self._noise)
             losses.append(found.loss / max(len(self._cells), 1))
             if found.samples:
-                params = gaussian.moved(params, found.sums, found.samples)
+                params = gaussian.moved(params, found.values, found.samples)
         loss = torch.stack(losses).mean().to(self._cells.values.dtype)
         trained = Trained(params, loss, now.epochs + self._steps, None)
         self._last = now.params, trained
         return trained
+
+    def sums(self, params: Params, key: Key) -> Sums:
+        """Sum what a step needs over all samples; nothing is drawn."""
+        return gaussian.statistic(params, self._cells, self._noise)
 
     def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
         """Residuals to expect at cells of some samples; arguments as of `AutoRec.outputs`."""
