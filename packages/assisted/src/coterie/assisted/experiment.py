@@ -22,6 +22,8 @@ from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.settings import EXCHANGING, UNTRAINED, Settings
+from coterie.assisted.sums import check_alike
+from coterie.assisted.sums_client import digest
 from coterie.assisted.view import places_of
 from coterie.core.data.interactions.cells import Cells, rated
 from coterie.core.data.interactions.column_partitions import Alignment
@@ -188,6 +190,8 @@ class Experiment(RecommendsToUsers[Settings]):
             check_common(rows)
             if settings.protect.sum:
                 check_sum(rows)
+            if settings.method == "sums":
+                check_alike({k: digest(names) for k, names in rows.items()})
         return found
 
     @property

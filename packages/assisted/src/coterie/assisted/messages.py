@@ -98,10 +98,12 @@ class Met(Private):
     Attributes:
         shared: ``(m_k,)`` int32 numbers of common rows, -1 where a row is nobody else's.
         peers: the others.
+        scores: ``(n,)`` F_k^t at its training cells; F⁰ where residuals are sent once.
     """
 
     shared: Tensor
     peers: Appended[Peer]
+    scores: Tensor
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,6 @@ class OrganisationState(Met):
     Attributes:
         models: f_k^1 to f_k^t.
         choices: η and w of rounds 1 to t.
-        scores: ``(n,)`` F_k^t at its training cells.
         held: F_k^t at its validation cells.
         own: f_k^t at both, end to end.
         sent: ``(n,)`` its residuals of round t at all training cells as it protected them, where
@@ -120,7 +121,6 @@ class OrganisationState(Met):
 
     models: Appended[Model]
     choices: Appended[RoundChoice]
-    scores: Tensor
     held: Tensor
     own: Tensor
     sent: Tensor

@@ -53,6 +53,7 @@ class Receiver(Meeting[ReceiverState], Apart):
         return ReceiverState(
             shared=shared,
             peers=Appended(),
+            scores=self.own(data)[0].base.at(data.train),
             learned=begun.learned,
             best=begun.best,
             received=Appended(),
@@ -63,7 +64,7 @@ class Receiver(Meeting[ReceiverState], Apart):
         self, down: Turn, mine: ReceiverState, data: OwnDomain, key: Key
     ) -> tuple[Residuals, None]:
         """Compute r_k = -∂L_k(F⁰, R_k)/∂F at the cells of common rows (Eq. 5, round 1)."""
-        sent = protected(self._residual(data), self.settings.protect, key.fold("protect"))
+        sent = protected(self._residual(mine, data), self.settings.protect, key.fold("protect"))
         return Residuals(sent[common(mine, data.train)]), None
 
     @RECEIVE
@@ -95,7 +96,7 @@ class Receiver(Meeting[ReceiverState], Apart):
     def samples(self, mine: ReceiverState, data: OwnDomain) -> Samples:
         """Residuals of all columns in its own rows, its own as they are."""
         view = View(mine, data, self._matrices)
-        residuals = numbered(mine.received[0]) | {data.id: self._residual(data)}
+        residuals = numbered(mine.received[0]) | {data.id: self._residual(mine, data)}
         found = view.targets(residuals)
         places = Ragged(found.pattern.columns.values.long(), found.pattern.columns.offsets)
         matrix = Cells(places, found.sorted(residuals), view.n_columns)
@@ -110,6 +111,5 @@ class Receiver(Meeting[ReceiverState], Apart):
             self._shared[key] = models_of(learner, samples)
         return self._shared[key]
 
-    def _residual(self, data: OwnDomain) -> Tensor:
-        learner = self.own(data)[0]
-        return learner.objective.residual(data.train.values, learner.base.at(data.train))
+    def _residual(self, mine: ReceiverState, data: OwnDomain) -> Tensor:
+        return self.own(data)[0].objective.residual(data.train.values, mine.scores)

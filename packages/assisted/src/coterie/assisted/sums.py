@@ -15,8 +15,8 @@ from torch import Tensor
 
 from coterie.assisted.algorithm import NOBODY, ObserverState, Watching
 from coterie.assisted.quality import monitor_of
-from coterie.assisted.samples.model import params_of
 from coterie.assisted.samples.moving import Mover, movers
+from coterie.assisted.samples.sums import named, params_of
 from coterie.assisted.settings import Settings
 from coterie.assisted.sums_messages import JOIN, SUM, TAKE, Joining, Moved, Step, Summands
 from coterie.core.errors import UserError
@@ -66,7 +66,7 @@ class Adder(Watching[AdderState]):
         """See that all have the same rows, and send them the model to begin with."""
         cohort.enrol()
         joined = cohort.ask(JOIN, None)
-        check_alike(joined.ups)
+        check_alike({k: up.names for k, up in joined.ups.items()})
         rows = int(next(iter(joined.ups.values())).rows) if joined.ups else 0
         state = replace(state, members=joined.ids, rows=rows, unit=unit_of(joined.ups))
         dtype = getattr(torch, self.settings.engine.dtype)
@@ -74,7 +74,7 @@ class Adder(Watching[AdderState]):
             params, memory = mover.begin(key.fold(name), dtype)
             state = replace(
                 state,
-                params=state.params | _named(name, params),
+                params=state.params | named(name, params),
                 memory=state.memory if memory is None else memory,
             )
         self._send(state, cohort)
@@ -86,7 +86,7 @@ class Adder(Watching[AdderState]):
         each = self._movers(state)
         shapes: dict[str, tuple[int, ...]] = {}
         for name, mover in each.items():
-            shapes |= {f"{name}/{field}": shape for field, shape in mover.shapes().items()}
+            shapes |= named(name, mover.shapes())
         replies = self._of(state, cohort).ask(SUM, Step(state.round, shapes), reduce=Sum())
         journal.scalar("fed/clients", len(replies))
         total: Summands | None = replies.total
@@ -103,7 +103,7 @@ class Adder(Watching[AdderState]):
             )
             state = replace(
                 state,
-                params=state.params | _named(name, params),
+                params=state.params | named(name, params),
                 memory=state.memory if memory is None else memory,
             )
         self._send(state, cohort)
@@ -120,14 +120,17 @@ class Adder(Watching[AdderState]):
         return cohort.part(torch.isin(cohort.ids, state.members).nonzero().flatten())
 
 
-def check_alike(joined: Mapping[int, Joining]) -> None:
+def check_alike(digests: Mapping[int, Tensor]) -> None:
     """Refuse organisations that do not all have the same rows.
+
+    Args:
+        digests: of the rows of each.
 
     Raises:
         UserError: they have not.
     """
-    names = [up.names for up in joined.values()]
-    if any(not torch.equal(one, names[0]) for one in names):
+    first, *others = digests.values() if digests else [NOBODY]
+    if not all(torch.equal(first, one) for one in others):
         raise UserError(
             "the method sums needs organisations that all know the same users (or items), and "
             "these do not: set data.common 1, or take the method residuals"
@@ -139,8 +142,3 @@ def unit_of(joined: Mapping[int, Joining]) -> float:
     squares = sum(float(up.square) * int(up.cells) for up in joined.values())
     cells = sum(int(up.cells) for up in joined.values())
     return math.sqrt(squares / cells) if squares > 0 else 1.0
-
-
-def _named(name: str, params: Params) -> Params:
-    """Parameters under the name of their model."""
-    return {f"{name}/{key}": value for key, value in params.items()}

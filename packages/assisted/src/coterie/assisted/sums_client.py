@@ -14,7 +14,8 @@ from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
 from coterie.assisted.prediction_messages import ApartState
-from coterie.assisted.samples.model import BySamples, models_of, own_samples, params_of
+from coterie.assisted.samples.model import BySamples, models_of, own_samples
+from coterie.assisted.samples.sums import named, params_of
 from coterie.assisted.settings import Settings
 from coterie.assisted.sums_messages import (
     JOIN,
@@ -71,7 +72,7 @@ class Summing(Apart):
         for name, part in model.parts.items():
             with tiny_as_zero():
                 found = part.sums(params_of(mine.learned.params, name), key.fold(name))
-            values |= {f"{name}/{field}": value for field, value in found.values.items()}
+            values |= named(name, found.values)
             losses.append(found.loss)
             samples = found.samples
         loss = torch.stack(losses).mean()
@@ -91,7 +92,9 @@ class Summing(Apart):
             name: Trained(params_of(down.params, name), nothing, down.round, None)
             for name in model.parts
         }
-        return None, replace(mine, learned=model.rated(found))
+        # What has learned nothing may be 0 but for rounding, which no rate should enlarge.
+        rated = model.rated if down.round else model.unrated
+        return None, replace(mine, learned=rated(found))
 
     def predicted(self, mine: ApartState, data: OwnDomain, cells: Cells) -> Tensor:
         """Score some of its cells by the best model that it was sent, else by F⁰."""

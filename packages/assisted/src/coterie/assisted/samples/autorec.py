@@ -19,6 +19,7 @@ from coterie.assisted.objective import Squared
 from coterie.assisted.samples.matrix import Asked, mean_square
 from coterie.assisted.samples.sums import Sums
 from coterie.core.data.interactions.cells import Cells
+from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -70,8 +71,10 @@ class AutoRec:
 
         Organisations with the same samples and key train the same: in one process, once.
         """
-        if self._last is not None and _same(self._last[:2], (now, key)):
-            return self._last[2]
+        if self._last is not None and _same(self._last[0], now) and _same(self._last[1], key):
+            found = self._last[2]
+            count_steps(_steps(found) - _steps(now))  # another organisation makes them, too
+            return found
         found = self._each(self._plan, now, key)
         self._last = now, key, found
         return found
@@ -152,7 +155,14 @@ def member(of_all: Trained, number: int) -> Trained:
     return Trained(params, of_all.loss, of_all.epochs, state)
 
 
-def _same(left: tuple[Trained, Key], right: tuple[Trained, Key]) -> bool:
-    """Whether training goes on from the same, to the bit."""
+def _steps(trained: Trained) -> int:
+    """Steps that all members have made."""
+    return 0 if trained.state is None else int(trained.state.steps.sum())
+
+
+def _same(left: Trained | Key, right: Trained | Key) -> bool:
+    """Whether all numbers are the same, to the bit."""
+    if isinstance(left, Key) or isinstance(right, Key):
+        return left == right
     pairs = zip(tree.tensors(left), tree.tensors(right), strict=True)
     return all(torch.equal(one, other) for (_, one), (_, other) in pairs)

@@ -16,7 +16,7 @@ from coterie.assisted.own_models import Model
 from coterie.assisted.samples.autorec import AutoRec
 from coterie.assisted.samples.gaussian_model import Gaussian
 from coterie.assisted.samples.matrix import Asked, Samples
-from coterie.assisted.samples.sums import Sums
+from coterie.assisted.samples.sums import AUTOREC, GAUSSIAN, Sums, named, params_of
 from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.keys import Key
@@ -24,8 +24,6 @@ from coterie.core.tensors.keys import Key
 _BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation")
 """η begins where a residual of squared loss, 2 (R - F), is added as it is."""
 _ETA, _WEIGHTS = "eta", "weights"
-AUTOREC, GAUSSIAN = "autorec", "gaussian"
-"""Names of the models."""
 
 
 class OfSamples(Protocol):
@@ -63,7 +61,10 @@ class BySamples(Model):
 
     def begin(self, key: Key) -> Trained:
         """Begin with F⁰."""
-        found = {name: part.begin(key.fold(name)) for name, part in self.parts.items()}
+        return self.unrated({name: part.begin(key.fold(name)) for name, part in self.parts.items()})
+
+    def unrated(self, found: Mapping[str, Trained]) -> Trained:
+        """Leave F⁰ as it is, whatever models say."""
         weights = torch.full((len(found),), 1.0 / len(found), dtype=torch.float64)
         return _joined(found, Choice(torch.zeros((), dtype=torch.float64), weights))
 
@@ -145,9 +146,9 @@ def own_samples(learner: Learner, order: Tensor | None = None) -> Samples:
 
 def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
     """What all parts have learned, and what is made of it."""
-    params = {
-        f"{name}/{key}": value for name, one in parts.items() for key, value in one.params.items()
-    }
+    params: Params = {}
+    for name, one in parts.items():
+        params |= named(name, one.params)
     params |= {_ETA: choice.eta, _WEIGHTS: choice.weights}
     every = list(parts.values())
     state = next((one.state for one in every if one.state is not None), None)
@@ -157,9 +158,3 @@ def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
 def _part(joined: Trained, name: str) -> Trained:
     """What one part has learned."""
     return Trained(params_of(joined.params, name), joined.loss, joined.epochs, joined.state)
-
-
-def params_of(params: Params, name: str) -> Params:
-    """Parameters of a part."""
-    begin = f"{name}/"
-    return {key.removeprefix(begin): p for key, p in params.items() if key.startswith(begin)}

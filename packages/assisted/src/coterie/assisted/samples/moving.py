@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.samples import gaussian
-from coterie.assisted.samples.model import AUTOREC, GAUSSIAN
+from coterie.assisted.samples.sums import AUTOREC, GAUSSIAN
 from coterie.assisted.settings import ModelSettings, Settings, TrainSettings
 from coterie.core.local_training.row_adam import RowAdam
 from coterie.core.local_training.row_optimizer import Params, RowState

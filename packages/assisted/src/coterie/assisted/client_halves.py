@@ -1,16 +1,12 @@
-"""The two halves of every method, made from the card alone."""
+"""The client half of every method, made from the card alone. Imports no server half."""
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from coterie.assisted.algorithm import Observer, Relay, RelayOnce
 from coterie.assisted.apart import Apart
 from coterie.assisted.client import Organisation
 from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.settings import Settings
-from coterie.assisted.sums import Adder
 from coterie.assisted.sums_client import Summing
 from coterie.core.protocol.card import Card
 
@@ -32,30 +28,6 @@ def client_half(settings: Settings) -> Organisation | Apart:
             return Apart(settings)
 
 
-def server_half(settings: Settings) -> Relay | RelayOnce | Adder | Observer:
-    """Make the server half of a method.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
-    match settings.method:
-        case "mtal":
-            return Relay(settings)
-        case "residuals":
-            return RelayOnce(settings)
-        case "sums":
-            return Adder(settings)
-        case _:
-            return Observer(settings)
-
-
 def make_client(card: Card, folder: object = None) -> Organisation | Apart:
     """Make the client half of the card's method from the card alone."""
     return client_half(resolve(card.read(Settings)))
-
-
-def make_server(
-    card: Card, ids: Tensor, folder: object = None
-) -> Relay | RelayOnce | Adder | Observer:
-    """Make the server half of the card's method from the card alone."""
-    return server_half(resolve(card.read(Settings)))
