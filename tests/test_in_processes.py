@@ -30,6 +30,7 @@ SMALL = {
     "f3crec": ["--rounds", "3", "--model.dim", "8"],
     "mtal": ["--rounds", "3", "--model.hidden", "8", "--compare", "false"],
     "page": ["--rounds", "3", "--method", "ditto"],
+    "mtal once": ["--variant", "best", "--rounds", "3", "--model.hidden", "8"],
 }
 PROCESSES = ["--engine.name", "processes", "--engine.processes"]
 TIMES = ("cost/seconds", "cost/local_steps", "cost/wait_seconds")
@@ -37,7 +38,7 @@ OF_NODES = ("fed/online", "fed/late", "cost/sent_bytes", "cost/received_bytes")
 
 
 def words(paper: str, out: Path, *more: str) -> list[str]:
-    return ["train", paper, *QUIET, *SMALL[paper], "--run.out", str(out), *more]
+    return ["train", paper.split()[0], *QUIET, *SMALL[paper], "--run.out", str(out), *more]
 
 
 def run_of(out: Path) -> Path:
@@ -53,7 +54,7 @@ def measured(run: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("paper", ["f3crec", "mtal"])
+@pytest.mark.parametrize("paper", ["f3crec", "mtal", "mtal once"])
 def test_one_process_for_all_gives_the_numbers_of_none(paper, tmp_path, capsys):
     """And so does all that is done with the run afterwards."""
     assert main(words(paper, tmp_path / "inside")) == 0

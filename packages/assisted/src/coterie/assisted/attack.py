@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.algorithm import Relay, RelayState
-from coterie.assisted.client import Organisation
+from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.learner import DAMPING, Learner
@@ -234,9 +234,10 @@ def overhear(
     server = Eavesdropper(replace(settings, rounds=draws + 1, patience=draws + 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # noise leaves outputs open, which are not read here
-        layers = middleware(settings.privacy, Organisation.steps())
+        client = client_half(settings)
+        layers = middleware(settings.privacy, client.steps())
         federation = replace(
-            experiment.federation(), server=server, client=Organisation(settings), middleware=layers
+            experiment.federation(), server=server, client=client, middleware=layers
         )
     run = FederatedRun(federation)
     while len(server.heard) < draws:

@@ -69,7 +69,8 @@ def guarantee(settings: Settings) -> str:
         >>> guarantee(Settings(protect=ProtectSettings("dp")))
         'no guarantee'
     """
-    privacy, rounds = settings.privacy, settings.rounds
+    privacy = settings.privacy
+    rounds = settings.rounds if settings.method == "mtal" else 1  # in which residuals are sent
     someone = torch.tensor([0])
     residuals = [Release(RESIDUAL_STEP, 1, someone, someone, 1)]
     once, always = (epsilon(privacy, price(privacy, residuals * count)) for count in (1, rounds))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from coterie.assisted.settings import SENDING
 from coterie.core.cli.command import JSON_HELP, Arguments, aside, positive, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
 
+DRAWS = 10
 ABOUT = (
     "Read ratings off the residuals that organisations of a run send in round 1, as the server or "
     "another organisation could: with the run's own protections, and with each of a list. Nothing "
@@ -38,6 +40,7 @@ def run(argv: Sequence[str]) -> None:
     from coterie.core.tables.jobs import Counting
 
     settings = folder.settings
+    draws = given.draws or (DRAWS if settings.method == "mtal" else 1)
     torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
         check_data_there(folder)
@@ -47,7 +50,7 @@ def run(argv: Sequence[str]) -> None:
         reader = None if given.reader == "server" else _number(given.reader, names)
         total = len(protections(experiment.settings, 1.0, given.epsilon))
         with Counting("Attack", total, settings.run.progress) as bar:
-            rows = attack(experiment, reader, given.draws, given.epsilon, bar.done)
+            rows = attack(experiment, reader, draws, given.epsilon, bar.done)
         who = "the server" if reader is None else f"organisation {reader}"
         found = report(rows, who, folder.path)
         path = found.save(folder.path)
@@ -70,7 +73,9 @@ def _parser() -> Arguments:
         help="who reads: server (default), or the number or name of an organisation",
     )
     parser.add_argument(
-        "--draws", type=positive, default=10, help="of the same residuals, averaged (default: 10)"
+        "--draws",
+        type=positive,
+        help="of the same residuals, averaged (default: 10; 1 where they are sent once)",
     )
     parser.add_argument(
         "--epsilon", type=_above_0, default=1.0, help="of Laplace noise, in a round (default: 1)"
@@ -84,10 +89,10 @@ def _check(folder: RunFolder) -> None:
         raise UserError(
             f"{folder.path} is a run of {folder.paper}: coterie assisted attack reads runs of mtal"
         )
-    if folder.settings.method != "mtal":
+    if folder.settings.method not in SENDING:
         raise UserError(
-            f"{folder.path} is a run of the method {folder.settings.method}, in which nothing is "
-            "exchanged: there is nothing to attack"
+            f"{folder.path} is a run of the method {folder.settings.method}, in which no residual "
+            "is exchanged: there is nothing to attack"
         )
     if not os.access(folder.path, os.W_OK):
         raise UserError(
