@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.algorithm import Relay
-from coterie.assisted.apart import Apart
+from coterie.assisted.apart import Independent
 from coterie.assisted.by_trainer import standalone
 from coterie.assisted.client import Organisation
 from coterie.assisted.data import Organisations, OwnDomain, share_out
@@ -99,7 +99,7 @@ def _predicted(
     """Scores of the cells that organisations are asked for, ``(n,)`` each."""
     server, client = module.federation.server, module.federation.client
     each = {k: (states[k], organisations.each[k], cells) for k, cells in asked.items()}
-    if isinstance(client, Apart):
+    if isinstance(client, Independent):
         return {k: client.predicted(*given) for k, given in each.items()}
     assert isinstance(server, Relay)
     assert isinstance(client, Organisation)

@@ -41,6 +41,12 @@ PAPER = Paper(
     settings="coterie.assisted.settings:Settings",
     experiment="coterie.assisted.experiment:Experiment",
     client="coterie.assisted.client:Organisation",
+    clients={
+        "residuals": "coterie.assisted.receiver:Receiver",
+        "sums": "coterie.assisted.sums_client:Summing",
+        "alone": "coterie.assisted.apart:Apart",
+        "joint": "coterie.assisted.apart:Apart",
+    },
     client_half="coterie.assisted.client_halves:make_client",
     server_half="coterie.assisted.server_halves:make_server",
     central="joint",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.aae.training import Trained
-from coterie.assisted.apart import Apart
+from coterie.assisted.apart import Independent
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
@@ -27,12 +27,11 @@ from coterie.assisted.sums_messages import (
     Summands,
     SummedState,
 )
-from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.device import tiny_as_zero
 from coterie.core.tensors.keys import Key
 
 
-class Summing(Apart):
+class Summing(Independent):
     """An organisation of the method sums.
 
     Its samples are its columns, whose coordinates are the rows that all organisations have, in the
@@ -95,11 +94,6 @@ class Summing(Apart):
         # What has learned nothing may be 0 but for rounding, which no rate should enlarge.
         rated = model.rated if down.round else model.unrated
         return None, replace(mine, learned=rated(found))
-
-    def predicted(self, mine: ApartState, data: OwnDomain, cells: Cells) -> Tensor:
-        """Score some of its cells by the best model that it was sent, else by F⁰."""
-        learner, model = self.of(mine, data)
-        return model.predict(mine.best, cells) if mine.best else learner.base.at(cells)
 
     def of(self, mine: ApartState, data: OwnDomain) -> tuple[Learner, Model]:
         """What it predicts with, made once."""

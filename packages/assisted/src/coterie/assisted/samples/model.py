@@ -88,10 +88,12 @@ class BySamples(Model):
         return _joined(found, choose(held, _BY_VALIDATION, held))
 
     def predict(self, params: Params, cells: Cells) -> Tensor:
-        """F at cells of the organisation's own matrix, ``(n,)``."""
+        """F at cells of the organisation's own matrix, ``(n,)``; F⁰ where there is no model yet."""
+        scores = self._learner.base.at(cells)
+        if not params:
+            return scores
         each = {name: params_of(params, name) for name in self.parts}
         choice = Choice(params[_ETA], params[_WEIGHTS])
-        scores = self._learner.base.at(cells)
         return scores + choice.step(self._outputs(each, cells)).to(scores)
 
     def _outputs(self, params: Mapping[str, Params], cells: Cells) -> Tensor:
