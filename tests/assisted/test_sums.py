@@ -23,7 +23,7 @@ from coterie.assisted.samples.sums import named, params_of
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import DomainSettings, ModelSettings, Settings, TrainSettings
 from coterie.assisted.sums_client import Summing
-from coterie.assisted.sums_messages import Joining, Step
+from coterie.assisted.sums_messages import Joining, Moved, Step
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
@@ -219,6 +219,18 @@ def expected_by_hand(params, table, how):
         k = factor[at] @ factor[at].T + np.diag(own[at]) + how.model.noise * np.eye(len(at))
         found[sample] = factor @ factor[at].T @ np.linalg.solve(k, row[at])
     return found
+
+
+def test_a_model_that_has_learned_nothing_counts_for_nothing():
+    """Of column means the residuals add up to 0, and what is made of them is rounding alone."""
+    data, how = organisations(), settings("gaussian")
+    client, one, start = client_half(how), data.each[0], start_of(how, data)
+    etas = []
+    for round_ in (0, 1):
+        mine = client.enrol(one, KEY)
+        _, mine = client.take(Moved(round_, start, 1.0), mine, one, KEY)
+        etas.append(float(mine.learned.params["eta"]))
+    assert etas[0] == 0 != etas[1]
 
 
 class Sulking(Summing):
