@@ -13,16 +13,8 @@ from coterie.assisted.paper import PAPER
 from coterie.assisted.prediction_messages import MEASURE, Predictions
 from coterie.assisted.readings import baseline
 from coterie.assisted.tables import CATALOGUE, main_table, make_table, study
-from coterie.assisted.tables.main_table import (
-    RATES,
-    Part,
-    Row,
-    baselines,
-    own_rows,
-    released_rows,
-    standing_notes,
-    with_best_rate,
-)
+from coterie.assisted.tables.main_table import Part, standing_notes, with_best_rate
+from coterie.assisted.tables.rows import RATES, Row, baselines, own_rows, released_rows
 from coterie.assisted.tables.study import Cell
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
@@ -39,6 +31,9 @@ COMMON = [
     "smoothed rate, joint or alone",
     "MTAL",
 ]
+AUTOREC = "AutoRec of items, 5 averaged (ours)"
+CEILINGS = [f"Joint {AUTOREC}", "Joint MTAL, 3 virtual parts (ours)", f"Alone {AUTOREC}"]
+RECOMMENDED = [*COMMON[:6], *CEILINGS[:2], *COMMON[6:12], CEILINGS[2], *COMMON[12:]]
 FEW = ["Joint Base", "Joint MF", "Joint AAE", "Alone AAE", COMMON[-2], "MTAL"]
 """Rows of the released reading here: its list of baselines is that of the other reading."""
 OURS = [
@@ -86,13 +81,15 @@ def lines(report, reading):
 
 def test_rows_columns_and_notes(table):
     recommended, released = (lines(table, name) for name in ("recommended", "released"))
-    assert list(recommended) == [*COMMON, *OURS]
+    assert list(recommended) == [*RECOMMENDED, *OURS]
     assert list(released) == FEW
     assert list(table.view[0]) == ["reading", "method", EXPLICIT, IMPLICIT]
-    for found in (recommended, released):
+    for found, count in ((recommended, 2), (released, 1)):
         assert found["smoothed rate, joint or alone"][EXPLICIT] == "-"
         blank = [line for line in found.values() if "-" in (line[EXPLICIT], line[IMPLICIT])]
-        assert len(blank) == 1
+        assert len(blank) == count
+    assert recommended[CEILINGS[1]][IMPLICIT] == "-"  # of items, no ranking for users
+    assert recommended[CEILINGS[1]][EXPLICIT] == recommended["MTAL"][EXPLICIT]  # it is this cell's
     notes = "\n".join(table.notes)
     assert "2 rounds of 1 epochs (10 of 20)" in table.notes[0]
     assert notes.count("MTAL minus: Joint Base") == 4  # readings and columns
@@ -266,7 +263,7 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
 
     resumed = False
     monkeypatch.setattr(study.Study, "train", counting)
-    monkeypatch.setattr(main_table, "own_rows", lambda settings: own_rows(settings)[:1])
+    monkeypatch.setattr(main_table, "own_rows", lambda settings, best: own_rows(settings)[:1])
     with pytest.raises(KeyboardInterrupt):
         made(file, tmp_path, *flags, table=1, seeds=(0,))
     cache = tmp_path / "mtal" / "tables" / "cache"
@@ -274,8 +271,19 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
     assert len(kept) == 5
     resumed = True
     report = made(file, tmp_path, *flags, table=1, seeds=(0,))
-    assert len(done) == len(report.view) == 14
+    assert len(done) == len(report.view) == 16
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+
+def test_the_best_variant_has_a_row_and_is_compared_with_all(file, out):
+    report = made(
+        file, out, *ITEMS_IN_COMMON, "--data.feedback=explicit", "--variant=best", table=1
+    )
+    assert {line["reading"] for line in report.view} == {"recommended"}
+    *others, last = [line["method"] for line in report.view]
+    assert last == "--variant best (ours)"
+    (tests,) = [note for note in report.notes if "--variant best (ours) minus: " in note]
+    assert all(f"{name} " in tests for name in others if name != "smoothed rate, joint or alone")
 
 
 def test_flags_limit_the_table_and_name_its_file(file, out):

@@ -9,7 +9,7 @@ from functools import partial
 from coterie.assisted.published import curve
 from coterie.assisted.readings import MODELS, baseline
 from coterie.assisted.settings import Settings
-from coterie.assisted.tables.main_table import as_printed, rated
+from coterie.assisted.tables.rows import as_printed, rated
 from coterie.assisted.tables.study import Cell, Study
 from coterie.core.settings.schema import changed
 from coterie.core.style import Roles, better_of

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from coterie.assisted.readings import AS_PRINTED, MODELS, PATIENCE, baseline
-from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.assisted.readings import MODELS, PATIENCE
+from coterie.assisted.settings import UNTRAINED
+from coterie.assisted.tables.rows import (
+    BEST,
+    ORDER,
+    OURS,
+    OWN,
+    RATES,
+    Row,
+    baselines,
+    ceilings,
+    own_rows,
+    rate_of,
+    released_rows,
+)
 from coterie.assisted.tables.study import Cell, Study
-from coterie.core.settings.schema import changed, values_of
 from coterie.core.style import Roles, better_of
 from coterie.core.tables.dots import Differences
 from coterie.core.tables.latex import Better
@@ -19,160 +31,6 @@ from coterie.core.tables.paired import Comparison, Contrast, contrasts
 from coterie.core.tables.report import Report
 from coterie.core.tables.result import RunResult, column
 from coterie.core.tables.sheet import Line, Sheet
-
-Method = Literal["alone", "joint"]
-_APART: tuple[Method, ...] = ("joint", "alone")
-OWN = "mtal"
-VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "mtal-validation": ("MTAL, η by validation (ours)", {"assist.eta_rule": "validation"}),
-    "mtal-bias-validation": (
-        "MTAL from own bias models, η by validation (ours)",
-        {"start": "bias", "assist.eta_rule": "validation"},
-    ),
-}
-"""Options of ours that are better on validation cells (docs/assisted.md): labels and settings."""
-_CONFIGURED, BEST = "mtal-configured", "best"
-OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
-    _CONFIGURED: "MTAL, as configured (ours)",
-    BEST: "--variant best (ours)",
-}
-_SAMPLING: Mapping[str, tuple[Method, str]] = {
-    "joint-autorec": ("joint", "AutoRec of items, 5 averaged (ours)"),
-    "alone-autorec": ("alone", "AutoRec of items, 5 averaged (ours)"),
-}
-_JOINT_MTAL = "joint-mtal"
-ORDER = (
-    *(f"joint-{model}" for model in MODELS if model != "rate"),
-    "joint-autorec",
-    _JOINT_MTAL,
-    *(f"alone-{model}" for model in MODELS if model != "rate"),
-    "alone-autorec",
-    "rate",
-    OWN,
-    *OURS,
-)
-"""Names of all rows, in the order of the table."""
-RATES = {"η 0.1": ("constant", 0.1), "η 0.3": ("constant", 0.3), "η optimised": ("lbfgs", 0.1)}
-"""Of the public code: rule, and η or where its search begins."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method of Table 1 in a cell.
-
-    Attributes:
-        name: for programs.
-        label: for people.
-        settings: how it is run.
-        method: of the slides.
-        model: of the slides.
-    """
-
-    name: str
-    label: str
-    settings: Settings
-    method: str = OWN
-    model: str = "aae"
-
-
-def baselines(cell: Cell, settings: Settings) -> list[Row]:
-    """Give every method that MTAL is compared with in a cell.
-
-    The base model of the slides is a share of positives; ours, from which MTAL starts, is the
-    smoothed rate, a row of its own.
-    """
-    plain = changed(settings, {"start": "mean"})
-    found = []
-    for method in _APART:
-        for model in MODELS:
-            if model == "rate" and not cell.higher:  # there are no labels
-                continue
-            if model == "rate" and method == "alone":  # the same as joint
-                continue
-            name = f"{method}-{model}" if model != "rate" else model
-            made = baseline(plain, method, model)
-            found.append(Row(name, _label(method, model, made), made, method, model))
-    return found
-
-
-def ceilings(cell: Cell, settings: Settings) -> list[Row]:
-    """Give what is reached by one who holds all data, or only its own, with the means of ours.
-
-    Of joint data one can make virtual organisations that have items in common, for MTAL; a ranking
-    is then of an item, so there is such a row for ratings only.
-    """
-    found = []
-    for name, (method, label) in _SAMPLING.items():
-        made = baseline(settings, method, name.partition("-")[2])
-        found.append(Row(name, f"{method.capitalize()} {label}", made, method, "autorec"))
-    if not cell.higher:
-        parts = changed(as_printed(settings), {"data.align": "item", "data.domains": "uniform"})
-        label = f"Joint MTAL, {parts.data.n_domains} virtual parts (ours)"
-        found.append(Row(_JOINT_MTAL, label, parts, "joint", OWN))
-    return found
-
-
-def own_rows(settings: Settings, best: Settings | None = None) -> list[Row]:
-    """Give MTAL as printed, with the rate of the settings, and with options of ours.
-
-    Args:
-        settings: of MTAL.
-        best: of ``--variant best``.
-    """
-    plain = as_printed(settings)
-    variants = {OWN: plain}
-    variants |= {name: changed(plain, more) for name, (_, more) in VARIANTS.items()}
-    if settings not in variants.values():
-        variants[_CONFIGURED] = settings
-    if best is not None:
-        variants[BEST] = best
-    side = "_s" if settings.data.side else ""
-    labels = {OWN: "MTAL", **OURS}
-    return [
-        Row(name, labels[name].replace("MTAL", f"MTAL{side}"), variant)
-        for name, variant in variants.items()
-    ]
-
-
-def as_printed(settings: Settings) -> Settings:
-    """Leave options of ours out."""
-    start = None if settings.start == "bias" else settings.start
-    return changed(settings, {**AS_PRINTED, "start": start})
-
-
-def released_rows(settings: Settings) -> list[Row]:
-    """Give MTAL with each of the rates of the public code."""
-    plain = changed(as_printed(settings), {"assist.weights": "constant"})
-    return [
-        Row(name, f"MTAL{'_s' if settings.data.side else ''}", rated(plain, rule, eta))
-        for name, (rule, eta) in RATES.items()
-    ]
-
-
-def rated(settings: Settings, rule: str, eta: float) -> Settings:
-    """Choose the rate η of MTAL."""
-    return changed(settings, {"assist.eta_rule": rule, "assist.eta": eta})
-
-
-def rate_of(settings: Settings) -> str:
-    """Say which rate and weights settings have.
-
-    Example:
-        >>> rate_of(Settings())
-        'η 0.3'
-    """
-    own = values_of(settings)
-    rule, weights = own["assist.eta_rule"], own["assist.weights"]
-    text = f"η {own['assist.eta']:g}" if rule == "constant" else f"η by {rule}"
-    return text if weights == "constant" else f"{text}, w by {weights}"
-
-
-def _label(method: Method, model: str, settings: Settings) -> str:
-    if model == "rate":
-        return f"{MODELS[model]}, joint or alone"
-    side = "_s" if settings.data.side and model not in UNTRAINED else ""
-    return f"{method.capitalize()} {MODELS[model]}{side}"
-
 
 # The runs of Table 1, by reading and cell.
 
