@@ -50,6 +50,7 @@ def test_organisations_apart_give_the_bits_of_one_process(tmp_path):
     assert run.results["test/rmse"] > 0
 
 
+@pytest.mark.long
 def test_behind_masks_the_server_learns_the_sum_alone(tmp_path, monkeypatch):
     pytest.importorskip("flwr")
     plain = finished(FederatedRun(Experiment(settings()).federation()))
