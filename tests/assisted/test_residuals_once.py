@@ -9,7 +9,7 @@ from tests.assisted.small_organisations import N_ROWS, WIDTHS, finished, make_or
 
 from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.assisted.aae.network import AAE
-from coterie.assisted.aae.training import Plan, train
+from coterie.assisted.aae.training import Plan, Trained, train
 from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
 from coterie.assisted.messages import Turn
@@ -301,12 +301,10 @@ def test_who_missed_the_exchange_has_its_own_residuals():
 
     run = finished(run_of(how, data, Silent(how)))
     assert [len(kept_by(run, one.id).received) for one in data.each] == [1, 0, 1]
-    alone = resolve(replace(how, method="alone"))
-    client = client_half(alone)
-    one = data.each[1]
-    expected = client.own(one)[1].begin(run.federation.client.drawing(KEY, 0)).params
-    found = run.federation.client.own(one)[1].begin(run.federation.client.drawing(KEY, 0)).params
-    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    client, mine = run.federation.client, kept_by(run, 1)
+    nothing = Trained({}, torch.zeros(()), 0, None)
+    by_itself = client.own(data.each[1])[1].train(nothing, client.drawing(KEY, 1)).params
+    assert all(torch.equal(value, mine.learned.params[name]) for name, value in by_itself.items())
     sent = kept_by(run, 0).received[0]
     assert sorted(sent) == ["2"]
     assert run.results["test/rmse"] > 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from coterie.assisted.aae.training import Trained
 from coterie.assisted.apart import Apart
 from coterie.assisted.client import numbered
 from coterie.assisted.data import OwnDomain
@@ -48,14 +49,16 @@ class Receiver(Meeting[ReceiverState], Apart):
 
     def enrol(self, data: OwnDomain, key: Key) -> ReceiverState:
         """Begin with the base model F⁰."""
-        begun = super().enrol(data, key)
-        shared = torch.full((data.train.n_rows,), -1, dtype=torch.int32)
+        scores = self.own(data)[0].base.at(data.train)
+        # Models wait for what others send: of 18 organisations, each with its own, all but one are
+        # the same.
+        nothing = Trained({}, scores.new_zeros(()), 0, None)
         return ReceiverState(
-            shared=shared,
+            shared=torch.full((data.train.n_rows,), -1, dtype=torch.int32),
             peers=Appended(),
-            scores=self.own(data)[0].base.at(data.train),
-            learned=begun.learned,
-            best=begun.best,
+            scores=scores,
+            learned=nothing,
+            best={},
             received=Appended(),
         )
 

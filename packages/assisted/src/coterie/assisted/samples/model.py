@@ -69,7 +69,8 @@ class BySamples(Model):
         return _joined(found, Choice(torch.zeros((), dtype=torch.float64), weights))
 
     def train(self, now: Trained, key: Key) -> Trained:
-        """Train all for a round, then choose the rate."""
+        """Train all for a round, then choose the rate; begin first where nothing has begun."""
+        now = now if now.params else self.begin(key)
         found = {
             name: part.train(_part(now, name), key.fold(name)) for name, part in self.parts.items()
         }
@@ -88,7 +89,7 @@ class BySamples(Model):
         return _joined(found, choose(held, _BY_VALIDATION, held))
 
     def predict(self, params: Params, cells: Cells) -> Tensor:
-        """F at cells of the organisation's own matrix, ``(n,)``; F⁰ where there is no model yet."""
+        """F at cells of the organisation's own matrix, ``(n,)``; F⁰ before anything has begun."""
         scores = self._learner.base.at(cells)
         if not params:
             return scores
