@@ -143,11 +143,12 @@ AS_PRINTED: Mapping[str, Any] = {
 SAMPLING: Mapping[str, Any] = {
     "rounds": 40,
     "train.epochs": 3,
-    "train.hide": 0.5,
+    "train.hide": 0.6,
+    "train.weight_decay": 1e-3,
     "patience": 4,
     "start": None,
 }
-"""How models of samples are trained where they are one's own."""
+"""How models of samples are trained where they are one's own: as in ``--variant best``."""
 
 
 def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) -> Settings:

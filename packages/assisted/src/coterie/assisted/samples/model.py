@@ -21,8 +21,8 @@ from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.keys import Key
 
-_BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation")
-"""η begins where a residual of squared loss, 2 (R - F), is added as it is."""
+_BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation", weights="optimal")
+"""η begins where a residual of squared loss, 2 (R - F), is added as it is; w is chosen there."""
 _ETA, _WEIGHTS = "eta", "weights"
 
 
@@ -45,7 +45,8 @@ class OfSamples(Protocol):
 class BySamples(Model):
     """Models of samples, and what an organisation makes of them (Eq. 6 to 8, in one round).
 
-    The rate η is the best one at the organisation's own validation cells.
+    Weights w on the simplex, and then the rate η, are the best ones at the organisation's own
+    validation cells.
 
     Args:
         learner: of the organisation.
