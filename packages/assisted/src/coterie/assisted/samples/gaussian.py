@@ -77,7 +77,7 @@ def statistic(params: Params, cells: Cells, noise: float) -> Sums:
         >>> zero = torch.tensor([0])
         >>> one = Cells.from_pairs(zero, zero, torch.tensor([2.0]), 1, 3)
         >>> k = float(covariance(params)[0, 0]) + 0.5
-        >>> found = statistic(params, one, noise=0.5).sums[DIAGONAL]
+        >>> found = statistic(params, one, noise=0.5).values[DIAGONAL]
         >>> abs(float(found[0]) - (1 / k - (2 / k) ** 2)) < 1e-9, found[1:].tolist()
         (True, [0.0, 0.0])
     """

@@ -66,8 +66,7 @@ class BySamples(Model):
 
     def unrated(self, found: Mapping[str, Trained]) -> Trained:
         """Leave F⁰ as it is, whatever models say."""
-        weights = torch.full((len(found),), 1.0 / len(found), dtype=torch.float64)
-        return _joined(found, Choice(torch.zeros((), dtype=torch.float64), weights))
+        return _joined(found, _alike(len(found), eta=0.0))
 
     def train(self, now: Trained, key: Key) -> Trained:
         """Train all for a round, then choose the rate; begin first where nothing has begun."""
@@ -80,6 +79,8 @@ class BySamples(Model):
     def rated(self, found: Mapping[str, Trained]) -> Trained:
         """Choose the rate of what models have learned."""
         cells = self._learner.data.valid
+        if not len(cells):  # nothing to choose by
+            return _joined(found, _alike(len(found), _BY_VALIDATION.eta))
         outputs = self._outputs({name: one.params for name, one in found.items()}, cells)
         held = Fit(
             self._learner.objective,
@@ -146,6 +147,12 @@ def own_samples(learner: Learner, order: Tensor | None = None) -> Samples:
     matrix = Cells(cells.columns, residuals, cells.n_columns)
     are_columns = learner.settings.samples_are_columns
     return Samples(matrix, 0, cells.n_columns, are_columns, order)
+
+
+def _alike(count: int, eta: float) -> Choice:
+    """A rate, and equal weights."""
+    weights = torch.full((count,), 1.0 / count, dtype=torch.float64)
+    return Choice(torch.tensor(eta, dtype=torch.float64), weights)
 
 
 def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
