@@ -23,7 +23,7 @@ from benchmarks.continual.sizes import (
     beside_a_core,
     catalogues,
     grow,
-    two_threads,
+    two_processes,
 )
 from benchmarks.core import pfl_rounds
 from benchmarks.core.data import own_files
@@ -71,7 +71,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     plot(grown, settings.run.folder / "f3crec" / "bench" / "scaling.png")
     yield from catalogues(settings, CATALOGUES, FEW)
     yield from lists()
-    yield two_threads(_LARGE)
+    yield two_processes(_LARGE)
     if (device := choose_device(settings.engine.device)) != CPU:
         yield from beside_a_core(device)
     yield from own_files.measure()

@@ -114,30 +114,30 @@ def many_items(n_items: int, clients: int, chunk: int | None) -> dict[str, Any]:
     return row(name, CPU_MS, found["True"], found["False"])
 
 
-def two_threads(clients: int, mean_length: int = 60) -> Row:
-    """Compare rounds whose chunks run on two threads with those on one, in wall time.
+def two_processes(clients: int, mean_length: int = 60) -> Row:
+    """Compare rounds whose chunks run in two processes with those in one, in wall time.
 
     Raises:
         UserError: the measurement failed, for lack of memory for instance.
     """
-    what = f"{clients:,} clients on two threads"
-    found: Row = in_a_process(f"{__name__}:run_on_threads", what, clients, mean_length)
+    what = f"{clients:,} clients in two processes"
+    found: Row = in_a_process(f"{__name__}:run_in_processes", what, clients, mean_length)
     return found
 
 
-def run_on_threads(clients: int, mean_length: int) -> Row:
-    """Run the rounds in this process."""
+def run_in_processes(clients: int, mean_length: int) -> Row:
+    """Run the rounds in this process and two of its own."""
     torch.set_num_threads(1)
     engines = {n: random_engine(clients, _N_ITEMS, mean_length, workers=n) for n in (1, 2)}
     difference = float((engines[1].round(0) - engines[2].round(0)).abs().max())
     numbers = itertools.count(1)
     works: dict[str, Callable[[], object]] = {
-        str(threads): partial(lambda engine: engine.round(next(numbers)), engine)
-        for threads, engine in engines.items()
+        str(workers): partial(lambda engine: engine.round(next(numbers)), engine)
+        for workers, engine in engines.items()
     }
     found = in_turns(works, _ROUNDS, time.perf_counter)
-    one, two = (statistics.median(found[threads]) for threads in ("1", "2"))
-    return row(f"{clients:,} clients; two threads, one", _WALL_MS, two, one, difference)
+    one, two = (statistics.median(found[workers]) for workers in ("1", "2"))
+    return row(f"{clients:,} clients; two processes, one", _WALL_MS, two, one, difference)
 
 
 def beside_a_core(device: torch.device) -> Iterator[Row]:

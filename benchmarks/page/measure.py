@@ -10,7 +10,7 @@ import torch
 
 from benchmarks.core.machine import Limits, forget_peak, most_resident, nbytes, resident
 from benchmarks.core.modules.cases import CASES, Case, numbers
-from benchmarks.core.modules.rounds import beside_a_core, beside_a_loop, on_two_threads
+from benchmarks.core.modules.rounds import beside_a_core, beside_a_loop, on_two_processes
 from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, row
 from benchmarks.page.rounds import FedAvgRounds, Rounds, local_steps
 from coterie.core.errors import UserError
@@ -33,7 +33,7 @@ _FOLLOWERS: dict[Any, str] = {"best-response": times.BEST_RESPONSE, "ddpg": time
 def bench(settings: Settings) -> Iterator[Row]:
     """Measure FedAvg's round, any module's, PAGE's agents, other methods' rounds, then memory.
 
-    Everything runs on one thread and is given in CPU seconds, but for the rows of several threads
+    Everything runs on one thread and is given in CPU seconds, but for the rows of two processes
     and those of a GPU, which are there where ``engine.device`` finds one. What is compared takes
     turns in one run, so other work on the machine disturbs the ratios little.
 
@@ -48,7 +48,7 @@ def bench(settings: Settings) -> Iterator[Row]:
     torch.set_num_threads(1)
     yield from fedavg(settings)
     yield from beside_a_loop()
-    yield from on_two_threads()
+    yield from on_two_processes()
     if (device := choose_device(settings.engine.device)) != CPU:
         yield from beside_a_core(device, (*CASES, _RESNET))
     yield from agents(settings)

@@ -17,7 +17,7 @@ from coterie.assisted.prediction_messages import Epochs, Predictions
 from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
-from coterie.assisted.samples.matrix import Samples
+from coterie.assisted.samples.matrix import Asked, Samples
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import (
     DomainSettings,
@@ -198,6 +198,41 @@ def test_predictions_are_those_of_a_plain_loop(align):
         first += one.train.n_columns
     assert run.results["test/rmse"] == pytest.approx(np.sqrt(np.concatenate(squares).mean()))
     assert best > 0  # else nothing was trained
+
+
+def autorec_of(members=2):
+    """AutoRec of a few random samples, and these."""
+    stars = KEY.fold("stars").uniform(9, 7) * 4 - 2
+    known = KEY.fold("known").uniform(9, 7) < 0.6
+    rows, columns = known.nonzero(as_tuple=True)
+    cells = Cells.from_pairs(rows, columns, stars[known].double(), 9, 7)
+    plan = Plan(epochs=1, batch_rows=4, lr=0.02, input_masking=0.4)
+    return AutoRec(cells, plan, 6, 4, 0.0, members), cells
+
+
+def test_outputs_are_the_mean_over_members_in_units_of_residuals():
+    model, cells = autorec_of(3)
+    trained = model.train(model.begin(KEY), KEY)
+    size = cells.values.square().mean().sqrt()
+    x = torch.nan_to_num(inputs_dense(cells, size)).numpy() * (1 - 0.4)
+    members = [{n: v[k] for n, v in trained.params.items()} for k in range(3)]
+    expected = float(size) * np.mean([plain_network(params, x) for params in members], 0)
+    everywhere = Cells.from_pairs(
+        torch.arange(9).repeat_interleave(7), torch.arange(7).repeat(9), torch.arange(63), 9, 7
+    )
+    found = model.outputs(trained.params, cells, Asked(everywhere))
+    np.testing.assert_allclose(found.view(9, 7), expected, rtol=1e-9)
+
+
+def test_training_is_shared_with_who_has_the_same_key_and_start_only():
+    model, _ = autorec_of()
+    start = model.begin(KEY)
+    first = model.train(start, KEY.fold(1))
+    assert model.train(start, KEY.fold(1)) is first
+    other = model.train(start, KEY.fold(2)).params
+    assert not all(torch.equal(value, other[name]) for name, value in first.params.items())
+    further = model.train(first, KEY.fold(2)).params
+    assert not all(torch.equal(value, other[name]) for name, value in further.items())
 
 
 def test_labels_move_by_the_rate_of_the_lowest_validation_loss():

@@ -190,7 +190,7 @@ def test_all_rows(monkeypatch, tmp_path):
     assert rows[-7]["name"].startswith("1,000 items, 50 clients")
     assert rows[-6]["name"].startswith("everybody's list, 250 users, 60 items")
     assert rows[-6]["max_abs_diff"] <= 1.01e-4  # scores are written with four digits
-    assert rows[-2]["name"] == "60 clients; two threads, one"
+    assert rows[-2]["name"] == "60 clients; two processes, one"
     assert rows[-2]["max_abs_diff"] == 0
     assert all(row["reference"] > 0 for row in rows[-3:-1])
     assert rows[-1] == {"name": "own files"}

@@ -7,9 +7,13 @@ import pytest
 import torch
 
 from benchmarks.core import pfl_rounds
+from benchmarks.core.modules import rounds
 from benchmarks.core.modules.cases import Case, numbers, perceptron
 from benchmarks.core.modules.loops import ClientLoop
-from benchmarks.core.modules.rounds import ModuleRounds, beside_a_loop
+from benchmarks.core.modules.rounds import SHARED, ModuleRounds, beside_a_loop
+from coterie.core.data.samples.split_samples import SplitSamples
+from coterie.core.federation.chunks import fitting
+from coterie.core.registry.papers import load
 
 SMALL = Case("small", lambda: perceptron(6, 5, 3), numbers(6, classes=3), 4, 22, 5, lr=0.5)
 FULL = replace(SMALL, batch_size=22)  # the order of the samples does not matter
@@ -66,3 +70,23 @@ def test_pfl_is_measured_with_one_epoch():
     made, rounds = needs_pfl(), ModuleRounds(replace(SMALL, epochs=2))
     with pytest.raises(ValueError, match="not 2"):
         rounds.loop(made)
+
+
+def test_rows_of_two_processes(monkeypatch):
+    monkeypatch.setattr(rounds, "SHARED", (SMALL, SMALL))
+    monkeypatch.setattr(rounds, "in_a_process", lambda name, what, *rest: load(name)(*rest))
+    first, forking, second = rounds.on_two_processes()
+    assert first["name"] == second["name"] == f"{SMALL.name}; two processes, one"
+    assert first["max_abs_diff"] == second["max_abs_diff"] == 0
+    assert forking["ours"] > 0
+
+
+@pytest.mark.parametrize("case", SHARED, ids=lambda case: case.name)
+def test_two_processes_share_evenly(case):
+    """Else the slower one would say how fast both are."""
+    few = replace(case, clients=1)
+    one = ModuleRounds(few).client.footprint(SplitSamples.of(few.data()), None)
+    counts = fitting(one.expand(case.clients))
+    assert len(counts) > 1
+    assert len(counts) % 2 == 0
+    assert max(counts) - min(counts) <= 1

@@ -56,7 +56,17 @@ def test_nobody_is_in_no_chunk_and_who_tells_no_size_is_in_the_only_one():
 
 def test_what_a_chunk_takes_is_that_of_its_own_clients():
     fourth = WORKING_MEMORY // 4
-    assert cut([1] * 5, [fourth] * 5) == [[0, 1, 2, 3], [4]]
+    assert cut([1] * 4, [fourth] * 4) == [[0, 1, 2, 3]]
+    assert cut([1] * 5, [fourth] * 5) == [[0, 1], [2, 3, 4]]
     few, many = [1] * 4, [fourth] * 8
-    found = [[4, 5, 6, 7], [8, 9, 10, 11], [0, 1, 2, 3]]
-    assert cut([0] * 4 + [1] * 8, few + many) == found
+    found = [[4, 5, 6, 7], [0, 1, 2, 3, 8, 9, 10, 11]]
+    assert cut([0] * 4 + [1] * 8, few + many[:-1] + [fourth - 4]) == found
+
+
+@pytest.mark.parametrize("clients", [5, 9, 35, 100, 1001])
+def test_chunks_of_equal_clients_are_equal_and_even_in_number(clients):
+    """So that two processes have the same to do."""
+    counts = [len(part) for part in cut(None, [WORKING_MEMORY // 4] * clients)]
+    assert len(counts) % 2 == 0
+    assert max(counts) - min(counts) <= 1
+    assert max(counts) <= 4

@@ -14,9 +14,11 @@ from torch import Tensor
 from benchmarks.core import pfl_rounds
 from benchmarks.core.modules.cases import CASES, Case
 from benchmarks.core.modules.loops import Batch, ClientLoop, PflLoop
-from benchmarks.core.timing import CPU_MS, Row, in_turns, row
+from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_forks import InForks
+from coterie.core.federation.in_process import InProcess
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
 from coterie.core.methods.kit.uploads import Weighted, mean_added
@@ -24,6 +26,9 @@ from coterie.core.methods.settings.fedavg import FedAvgSettings
 from coterie.core.run.driver import FederatedRun
 from coterie.core.tensors.device import CPU, computing_on
 from coterie.core.tensors.keys import Key
+
+SHARED = (replace(CASES[0], name=f"{CASES[0].name}, 4,000 clients", clients=4_000), *CASES[1:])
+"""What two processes share: clients in several chunks. 100 of a softmax regression are one."""
 
 
 class ModuleRounds:
@@ -33,7 +38,7 @@ class ModuleRounds:
         case: what is trained.
         chunk: clients per stacked call; None = as many as there is memory for.
         device: where.
-        workers: threads that run chunks.
+        workers: processes that run chunks.
     """
 
     def __init__(
@@ -122,19 +127,41 @@ def beside_a_loop(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row
             yield row(name + label, CPU_MS, found["ours"], found[label], difference)
 
 
-def on_two_threads(cases: Sequence[Case] = CASES, turns: int = 5) -> Iterator[Row]:
-    """Compare rounds whose chunks run on two threads with those on one, in wall time.
+def on_two_processes() -> Iterator[Row]:
+    """Compare rounds whose chunks run in two processes with those in one, in wall time.
 
     Yields:
-        As `beside_a_loop`.
+        As `beside_a_loop`; the time of forking them, once a run, has a row of its own, beside that
+        of the first case's round.
     """
-    for case in cases:
-        one, two = ModuleRounds(case), ModuleRounds(case, workers=2)
-        difference = _largest(one.advance(), two.advance())
-        works: dict[str, Callable[[], object]] = {"one": one.advance, "two": two.advance}
-        found = in_turns(works, turns, time.perf_counter)
-        first, second = (statistics.median(found[name]) for name in ("one", "two"))
-        yield row(f"{case.name}; two threads, one", "ms a round", second, first, difference)
+    for number, case in enumerate(SHARED):
+        what = f"{case.name} in two processes"
+        yield from in_a_process(f"{__name__}:shared_by_two", what, number)
+
+
+def shared_by_two(number: int, turns: int = 5) -> list[Row]:
+    """Run the rounds of a case of `SHARED` in this process and two of its own."""
+    torch.set_num_threads(1)
+    case = SHARED[number]
+    one, two = ModuleRounds(case), ModuleRounds(case, workers=2)
+    forking = _forking(two.run.clients)
+    difference = _largest(two.advance(), one.advance())
+    works: dict[str, Callable[[], object]] = {"one": one.advance, "two": two.advance}
+    found = in_turns(works, turns, time.perf_counter)
+    first, second = (statistics.median(found[name]) for name in ("one", "two"))
+    rows = [row(f"{case.name}; two processes, one", "ms a round", second, first, difference)]
+    if not number:
+        rows.append(row("forking two processes, once a run; a round", "ms", forking, second))
+    return rows
+
+
+def _forking(clients: InProcess) -> float:
+    """Milliseconds until the processes of clients are there."""
+    assert isinstance(clients, InForks)
+    assert clients.crew is not None
+    began = time.perf_counter()
+    clients.crew.start()
+    return 1e3 * (time.perf_counter() - began)
 
 
 def beside_a_core(

@@ -24,9 +24,9 @@ import torch
 from coterie.core.engines.envelope import Parcel, read_frame, refusal, write_frame
 from coterie.core.engines.folder import ClientFolder
 from coterie.core.engines.host import ClientHost
-from coterie.core.engines.parent import end_with_parent
 from coterie.core.engines.serving import serving
 from coterie.core.errors import UserError
+from coterie.core.federation.parent import end_with_parent
 from coterie.core.kernels import switch
 from coterie.core.protocol.client import Client
 from coterie.core.protocol.edition import Misfit

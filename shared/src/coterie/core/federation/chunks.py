@@ -31,18 +31,25 @@ def working_memory(device: torch.device) -> int:
 def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
     """Cut clients into stacks that fit into memory: how many are in each.
 
+    Several stacks are of about the same size and even in number, so that two processes have the
+    same to do.
+
     Args:
         footprint: ``(C,)`` bytes that each takes, in their order.
         memory: bytes of a stack; more where single clients take most of it.
 
     Example:
         >>> fitting(torch.full((9,), WORKING_MEMORY // 4))
-        [4, 4, 1]
+        [3, 2, 2, 2]
     """
-    if len(footprint):
-        memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST))
-    filled = footprint.cumsum(0).sub_(1).clamp_min_(0)
-    counts = filled.div_(memory, rounding_mode="floor").bincount()
+    if not len(footprint):
+        return []
+    memory = max(memory, min(_AT_LEAST * int(footprint.max()), _MOST))
+    filled = footprint.cumsum(0)
+    total = int(filled[-1])
+    if (count := -(-total // memory)) > 1:
+        memory = -(-total // (count + count % 2))
+    counts = filled.sub_(1).clamp_min_(0).div_(memory, rounding_mode="floor").bincount()
     return counts[counts > 0].tolist()
 
 

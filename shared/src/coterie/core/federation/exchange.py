@@ -148,6 +148,10 @@ class Exchange(ABC):
         """
         return
 
+    def rest(self) -> None:
+        """Nothing is asked for a while: what only speeds up asking may end."""
+        return
+
     @abstractmethod
     def present(self, block: int) -> Tensor:
         """Who takes part in a block, ``(R,)`` int64 ascending."""

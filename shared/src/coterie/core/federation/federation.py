@@ -50,7 +50,7 @@ class Federation:
         seed: of everything random.
         rounds: most rounds in a block, for progress bars.
         chunk: clients per stacked call; None = as many as fit into the engine's memory.
-        workers: threads that run chunks.
+        workers: processes that run chunks.
         device: where the run makes its tensors; the halves hold theirs there, and the data of a
             block are copied there when it begins.
         middleware: what uploads pass on their way out.

@@ -1,22 +1,19 @@
-"""Clients in this process, in threads, and the transaction by which each of them answers."""
+"""Clients in this process, and the transaction by which each of them answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from coterie.core.errors import UserError
 from coterie.core.federation.chunks import chunks, working_memory
 from coterie.core.federation.exchange import Answers, Exchange, Request
 from coterie.core.federation.guard import Asked, guard, guard_state, versions, written
 from coterie.core.federation.store import PrivateStore
-from coterie.core.federation.threads import Threads
-from coterie.core.protocol.client import Client, Middleware, layers_of
+from coterie.core.protocol.client import Client, Middleware, layers_of, passed
 from coterie.core.protocol.messages import Aligned
 from coterie.core.protocol.uploads import PLAUSIBLE, Bounds
 from coterie.core.tensors import tree
@@ -55,7 +52,6 @@ class InProcess(Exchange):
         bounds: of what an upload may be.
         device: where the data of a block are copied.
         kept: private state of earlier rounds; None for newcomers only.
-        workers: threads that run chunks; results do not depend on their number.
 
     Attributes:
         store: private state.
@@ -69,20 +65,13 @@ class InProcess(Exchange):
     bounds: Bounds = PLAUSIBLE
     device: torch.device = CPU
     kept: PrivateStore[Any] | None = None
-    workers: int = 1
 
     def __post_init__(self) -> None:
         keep_freed()
         self.is_list = self.client.form == "list"
-        if self.workers > 1 and not self.client.concurrent:
-            raise UserError(
-                "'engine.workers' is for methods whose clients are stacked and keep nothing beside "
-                "their private state, which this one's do not promise: leave it at 1"
-            )
         self._moved: tuple[int, Any] = (-1, None)
         self._sorted = (-1, NOBODY, NOBODY)  # block, ids ascending, their places in its data
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
-        self._threads = Threads(self.workers if self.device == CPU else 1)
 
     def data(self, block: int) -> Any:
         """Data of the clients of a block; before the first, one may look at its clients."""
@@ -104,7 +93,7 @@ class InProcess(Exchange):
         if self.is_list:
             key = self.secrets(newcomers).fold("enrol")
             for number, client in enumerate(newcomers[:, None]):
-                mine = self.client.enrol(self._data(client, block), Key(key.state[number]))
+                mine = self.client.enrol(self.data_of(client, block), Key(key.state[number]))
                 self.store.enrol(client, mine)
         elif newcomers.numel():
             self.store.enrol(newcomers, self._newcomers(newcomers, block))
@@ -115,7 +104,7 @@ class InProcess(Exchange):
         made = None
         for places in torch.arange(ids.numel()).split(ENROLLED_AT_ONCE):
             some = ids[places]
-            part = self.client.enrol(self._data(some, block), self.secrets(some).fold("enrol"))
+            part = self.client.enrol(self.data_of(some, block), self.secrets(some).fold("enrol"))
             if places.numel() == ids.numel():
                 return part
             made = tree.with_room(part, ids.numel()) if made is None else made
@@ -131,13 +120,12 @@ class InProcess(Exchange):
         self._check(request)
         if self.is_list:
             for one in request.ids[:, None]:
-                tried = self._try(request, one, self._data(one, request.when[0]))
+                tried = self.tried(request, one, self.data_of(one, request.when[0]))
                 yield self._settle(request, tried)
             return
-        data = self._data(request.ids, request.when[0])
-        attempts = partial(self._try_chunk, request, data)
-        for tried in self._threads.map(attempts, self._chunks(data, request.down)):
-            yield self._settle(request, tried)
+        data = self.data_of(request.ids, request.when[0])
+        for index in self.cut(data, request.down):
+            yield self._settle(request, self._try_chunk(request, data, index))
 
     def to_plain(self) -> dict[str, Any]:
         """Private state of all clients and what they share, for a checkpoint."""
@@ -169,13 +157,13 @@ class InProcess(Exchange):
     def _try_chunk(self, request: Request, data: Any, index: Tensor) -> Tried:
         whole = index.numel() == len(request.ids)
         # All at once: the same object every round, so that what is derived from it is kept.
-        return self._try(request, request.ids[index], data if whole else data.take(index))
+        return self.tried(request, request.ids[index], data if whole else data.take(index))
 
-    def _try(self, request: Request, ids: Tensor, data: Any) -> Tried:
-        """Run the step; nothing is changed yet."""
+    def tried(self, request: Request, ids: Tensor, data: Any, mine: Any = None) -> Tried:
+        """Run the step; nothing is changed yet. Private state is that of the store by default."""
         name, down = request.step.name, request.down_for(ids)
         key = self.secrets(ids).fold(name, *request.when, request.draw)
-        mine = self.store.take(ids)
+        mine = self.store.take(ids) if mine is None else mine
         before = versions(mine)
         own = Key(key.state[0]) if self.is_list else key
         up, new = getattr(self.client, name)(down, mine, data, own)
@@ -184,9 +172,16 @@ class InProcess(Exchange):
         return Tried(ids, key, down, before, up, new)
 
     def _settle(self, request: Request, tried: Tried) -> Answers:
-        """The transaction after a step: guard, commit, and pass uploads through middleware.
+        """The transaction after a step: guard, pass uploads through middleware, and commit."""
+        answers, new = self.judged(request, tried)
+        if new is not None:
+            self.store.commit(answers.ids, new)
+        return answers
 
-        Uploads come out as they leave, and only of those who were accepted.
+    def judged(self, request: Request, tried: Tried) -> tuple[Answers, Any]:
+        """What follows a step: guard, and pass uploads through middleware.
+
+        Uploads come out as they leave, with new private state, and only of those who were accepted.
         """
         ids, key, up, new = tried.ids, tried.key, tried.up, tried.new
         asked = Asked(request.step, tried.down, ids, isinstance(request.down, Aligned))
@@ -197,22 +192,14 @@ class InProcess(Exchange):
             keep = ok.nonzero().flatten()
             ids, key = ids[keep], key.take(keep)
             if not keep.numel():
-                return Answers(ids, None, reasons)
+                return Answers(ids, None, reasons), None
             new = None if new is None else tree.take(new, keep)
             up = None if up is None else tree.take(up, keep)
-        if new is not None:
-            self.store.commit(ids, new)
         if up is not None and self.middleware:
-            up = self._passed(request, up, key)
-        return Answers(ids, up, reasons)
-
-    def _passed(self, request: Request, up: Any, key: Key) -> Any:
-        up = tree.as_stack(up) if self.is_list else up
-        if request.again:  # else the difference of two uploads would be without noise
-            key = key.fold("again", request.again)
-        for layer in layers_of(request.step.name, self.middleware):
-            up = layer(up, key)
-        return tree.as_one(up) if self.is_list else up
+            if request.again:  # else the difference of two uploads would be without noise
+                key = key.fold("again", request.again)
+            up = passed(up, key, layers_of(request.step.name, self.middleware), self.is_list)
+        return Answers(ids, up, reasons), new
 
     def _check(self, request: Request) -> None:
         """Refuse a step that the clients do not have."""
@@ -222,7 +209,7 @@ class InProcess(Exchange):
             have = bound or f"the steps {', '.join(self.client.steps()) or 'none'}"
             raise TypeError(f"{type(self.client).__name__} does not serve {asked}: it has {have}")
 
-    def _data(self, ids: Tensor, block: int) -> Any:
+    def data_of(self, ids: Tensor, block: int) -> Any:
         """Data of some clients; of one client in the list form."""
         data = self.data(block)
         if not self.is_list and torch.equal(ids, data.ids):
@@ -238,9 +225,9 @@ class InProcess(Exchange):
         # Who joined later has no data of block 0 in a folder of its own.
         block = next(iter(self.blocks)) if isinstance(self.blocks, Mapping) else 0
         first = self.data(block).ids[:1]
-        key, data = self.secrets(first), self._data(first, block)
+        key, data = self.secrets(first), self.data_of(first, block)
         return self.client.enrol(data, Key(key.state[0]) if self.is_list else key)
 
-    def _chunks(self, data: Any, down: Any) -> Iterator[Tensor]:
+    def cut(self, data: Any, down: Any) -> Iterator[Tensor]:
         """Positions of the clients, chunk by chunk."""
         return chunks(self.client, data, down, working_memory(self.device), self.chunk)

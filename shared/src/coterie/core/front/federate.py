@@ -139,7 +139,7 @@ def federate(
         seed: of all draws.
         monitor: which of what `validation_step` logs rounds are compared by; the first by default.
         device: "cpu", "cuda" or "auto".
-        workers: threads that train clients.
+        workers: processes that train clients side by side, on Linux; the same bits.
         aggregate: a rule in place of the mean, against liars, such as ``{"rule": "multi-krum"}``.
         settings: more of the method's, such as ``fraction=0.1``.
 

@@ -287,6 +287,8 @@ class Remembered:
         '2 clients'
     """
 
+    derived = ("_found", "_lock")
+
     def __init__(self, check: Check) -> None:
         self._check, self._lock = check, threading.Lock()
         self._found: dict[int, tuple[weakref.ref[SampleData], str | None]] = {}

@@ -200,6 +200,8 @@ class Habits:
         watchable: whether all that it reads can be compared from round to round.
     """
 
+    derived = ("_reading", "_lock", "_seed")
+
     def __init__(
         self, module: nn.Module, as_batch: AsBatch | None, training: bool | None, draws: bool
     ) -> None:

@@ -78,6 +78,8 @@ class TrainableLoss:
             dropout of one name.
     """
 
+    derived = ("_plain", "_factored", "loss", "why_not", "_slope_differs", "_tried", "_looking")
+
     def __init__(
         self,
         module: nn.Module,

@@ -37,6 +37,8 @@ _CONTAINERS = (list, tuple, set, frozenset, deque)
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", "lightning", "torchmetrics", "transformers"}
 _OPAQUE = {"logging", "threading", "_thread", "_io", "weakref", "wandb", "lightning", "torch._C"}
+DERIVED = "derived"
+"""A class says by this name which of its attributes follow from the others; they are not read."""
 _OF_MODULES = {"_parameters", "_buffers", "_modules"}
 
 
@@ -132,6 +134,8 @@ class _Walk:
         slots = [n for kind in type(value).__mro__ for n in _names(vars(kind).get("__slots__", ()))]
         found = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         found |= getattr(value, "__dict__", {})
+        for name in getattr(type(value), DERIVED, ()):
+            found.pop(name, None)
         return tuple((name, self.of(one)) for name, one in found.items()) or None
 
     def _array(self, value: np.ndarray) -> Any:

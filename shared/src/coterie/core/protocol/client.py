@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.core.errors import UserError
 from coterie.core.protocol.common_secret import CommonSecret
 from coterie.core.protocol.messages import AnyStep, Form, Private
+from coterie.core.tensors import tree
 from coterie.core.tensors.appended import Appended
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
@@ -44,8 +45,8 @@ class Client(Generic[P, X]):
     Attributes:
         form: "stacked" where clients can run as rows of tensors, a chunk at a time; "list" runs one
             after the other, each with shapes of its own.
-        concurrent: whether several chunks may run at the same time in threads of one process: steps
-            write into nothing that two of them read.
+        concurrent: whether several chunks may run at the same time, in forks of one process: steps
+            keep nothing beside private state that a later one would read.
         secret: what all clients know and no server does; None where nothing needs one.
 
     Raises:
@@ -205,3 +206,11 @@ def layers_of(step: str, layers: Sequence[Middleware]) -> list[Middleware]:
         1
     """
     return [one for one in layers if not isinstance(one, OfSteps) or step in one.steps]
+
+
+def passed(up: Any, key: Key, layers: Sequence[Middleware], alone: bool) -> Any:
+    """An upload after some layers; they take a stack, also of one client ``alone``."""
+    up = tree.as_stack(up) if alone else up
+    for layer in layers:
+        up = layer(up, key)
+    return tree.as_one(up) if alone else up

@@ -20,6 +20,7 @@ from coterie.core.errors import UserError
 from coterie.core.federation.cohort import ExchangeCohort
 from coterie.core.federation.exchange import Exchange, TooFew
 from coterie.core.federation.federation import Federation, check_alike, check_reached
+from coterie.core.federation.in_forks import clients_here
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.ledger import Ledger, LedgerMark
 from coterie.core.federation.store import PrivateStore
@@ -82,7 +83,9 @@ class FederatedRun:
         check_alike(federation.server, federation.client)
         with self.on_device():
             self._keys = RunKeys(federation.seed)
-            self.exchange: Exchange = federation.exchange or self._in_process()
+            self.exchange: Exchange = federation.exchange or clients_here(
+                federation, self.secret.fold
+            )
             self.server_state = federation.server.begin(self._keys.begin)
 
     @property
@@ -154,6 +157,8 @@ class FederatedRun:
             self._end_block(cohort, key)
             self.finished |= decision == "end"
         self._keep_results()
+        if self.finished:
+            self.exchange.rest()
 
     def close_block(self) -> None:
         """End the block after the round that is done, though the server would go on.
@@ -325,21 +330,6 @@ class FederatedRun:
         )
         cohort.check_averaged()
         self.block_open = True
-
-    def _in_process(self) -> InProcess:
-        federation = self.federation
-        if federation.client is None:
-            raise UserError("this federation has no client half: say by which exchange it is asked")
-        return InProcess(
-            federation.client,
-            federation.blocks,
-            self.secret.fold,
-            federation.chunk,
-            federation.middleware,
-            federation.bounds,
-            device=federation.device,
-            workers=federation.workers,
-        )
 
     def _cohort(self, round_in_block: int) -> ExchangeCohort:
         ids, when = self.exchange.present(self.block), (self.block, round_in_block)

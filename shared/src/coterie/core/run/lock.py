@@ -17,6 +17,7 @@ from coterie.core.files import writing
 logger = logging.getLogger(__name__)
 
 LOCK = ".lock"
+_HELD: set[int] = set()
 _WITHOUT = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 
 
@@ -31,12 +32,25 @@ def held(folder: Path) -> Iterator[None]:
         UserError: another process has it, and which one; or the folder cannot be written.
     """
     descriptor = _taken(folder)
+    _HELD.add(descriptor)
     try:
         yield
     finally:
+        _HELD.discard(descriptor)
         with suppress(OSError):
             (folder / LOCK).unlink()
         os.close(descriptor)
+
+
+def _let_go() -> None:
+    """A fork has no part in it: else the lock would outlive this process by that of the fork."""
+    for descriptor in _HELD:
+        with suppress(OSError):
+            os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def holder(folder: Path) -> str | None:

@@ -143,8 +143,9 @@ class EngineSettings:
     chunk: int | None = None
     """Clients that run stacked at once; default is chosen by memory."""
     workers: int = 1
-    """Chunks that run at the same time, each on a thread of its own, on the CPU; as many as there
-    are cores to use. Results are the same bits; each takes the memory of a chunk."""
+    """Processes, forked from this one, in which chunks of clients run at the same time, on the CPU;
+    as many as there are cores to use. Results are the same bits; each takes the memory of a chunk.
+    Data and models are in memory that all of them have in common, which needs Linux."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of all parameters."""
     threads: int = 1
@@ -183,7 +184,8 @@ class EngineSettings:
     def _check_elsewhere(self) -> None:
         if self.workers > 1:
             raise UserError(
-                "'engine.workers' are threads of one process: set 'engine.processes' instead"
+                "'engine.workers' are processes of a run whose clients are in its own: set "
+                "'engine.processes' instead"
             )
         if self.name != "ray" and self.address is not None:
             raise UserError("'engine.address' is of a Ray cluster: set engine.name to ray")

@@ -188,7 +188,7 @@ def tiny_as_zero() -> Iterator[None]:
         ...     float(torch.tensor([1e-38]).mul(0.5))
         0.0
     """
-    before = _are_zero()
+    before = tiny_are_zero()
     torch.set_flush_denormal(True)
     try:
         yield
@@ -196,8 +196,14 @@ def tiny_as_zero() -> Iterator[None]:
         torch.set_flush_denormal(before)
 
 
-def _are_zero() -> bool:
-    """Whether this thread takes them as zero; torch does not tell."""
+def tiny_are_zero() -> bool:
+    """Whether this thread takes them as zero; torch does not tell.
+
+    Example:
+        >>> with tiny_as_zero():
+        ...     tiny_are_zero()
+        True
+    """
     return not np.multiply(np.full(1, 2e-38, np.float32), np.float32(0.25)).any()
 
 

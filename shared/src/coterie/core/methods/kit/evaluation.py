@@ -110,6 +110,8 @@ class Evaluator:
         as_batch: see `coterie.core.local_training.losses.MethodOf`.
     """
 
+    derived = ("_means", "_whole", "_held", "_no_means", "_looking")
+
     def __init__(self, module: nn.Module, as_batch: AsBatch | None = None) -> None:
         self._module, self._as_batch = module, as_batch
         self._apart = trained_alone(module)

@@ -64,6 +64,7 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
     """
 
     concurrent = True
+    derived = ("_constants",)
     admits_alone: ClassVar[bool] = False
     admits_branch: ClassVar[bool] = False
 
