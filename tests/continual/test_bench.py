@@ -80,7 +80,7 @@ def test_the_loop_draws_fresh_negatives_and_every_sample_once():
 
 @pytest.mark.long
 def test_the_engine_is_faster(monkeypatch):
-    monkeypatch.setattr("coterie.continual.client.MANY_ITEMS", 0)
+    monkeypatch.setattr("coterie.continual.compiling.MANY_ITEMS", 0)
     monkeypatch.setitem(sys.modules, "pfl", None)  # no rows of it
     rows = list(measure.rounds(chosen(), small(100), turns=1))
     base, by_hand, without, _, products, moved, later = rows[:7]

@@ -11,7 +11,7 @@ from tests.continual.stream import BACKBONES, block_data, private, settings
 
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import EndedBlock, ItemTable, LookBack
-from coterie.continual.retention import (
+from coterie.continual.rehearsal import (
     draw_without_replacement,
     preference_shift,
     replay_count,

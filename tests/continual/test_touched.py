@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from tests.continual.stream import simulate as run
 from tests.continual.test_chunks import assert_same, cohort_of
 from tests.continual.test_local_update import compare, make
 
-from coterie.continual import client as module
+from coterie.continual import compiling
 from coterie.continual.batches import draw_batches, draw_samples, plan_of
 from coterie.continual.client import ContinualClient
 from coterie.continual.messages import UPDATE, ItemTable
@@ -32,7 +33,7 @@ BLOCKS = make_stream()
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Kernels at any size."""
-    monkeypatch.setattr(module, "MANY_ITEMS", 0)
+    monkeypatch.setattr(compiling, "MANY_ITEMS", 0)
     monkeypatch.setattr(switch, "ENOUGH", 0)
 
 
@@ -72,7 +73,7 @@ def one_round(chosen, kernels, chunk=None, layers=(), asked=UPDATE):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_whole_runs(method):
-    """With replay and pull in later blocks, which need the scores of all items."""
+    """With replay, and with a pull in later blocks, which moves all items."""
     chosen = settings(method, rounds=2)  # SPP draws in the second
     with switch.kernels(False):
         plain = run(chosen, BLOCKS)
@@ -154,10 +155,11 @@ def test_rows_that_do_not_change_are_not_counted(far):
     torch.testing.assert_close(*losses, rtol=2e-6, atol=0)
 
 
+@pytest.mark.parametrize("room", [None, [0, 4, 4, 0, 1, 0, 4, 4, 0, 4, 4]])
 @pytest.mark.parametrize("n_items", [1, 3, 40])
 @pytest.mark.parametrize(("negatives", "epochs"), [(0, 1), (1, 2), (3, 3), (4, 1)])
-def test_samples_of_batches(n_items, negatives, epochs):
-    """Bit for bit; out of order, single batches have the same samples."""
+def test_samples_of_batches(n_items, negatives, epochs, room):
+    """Bit for bit; out of order, single batches have the same samples, with room behind them."""
     draw = torch.Generator().manual_seed(n_items)
     rows = [torch.randperm(n_items, generator=draw)[: 5 * c].tolist() for c in range(9)]
     train = Ragged.from_lists([*rows, list(range(n_items)), []])
@@ -169,12 +171,17 @@ def test_samples_of_batches(n_items, negatives, epochs):
     assert torch.equal(compiled.cell, plain.cell)
     assert torch.equal(compiled.label, plain.label)
     assert torch.equal(compiled.offsets, plain.offsets)
-    loose = draw_samples(key, plan_of(train, n_items, negatives, 16), epochs, in_order=False)
+    free = None if room is None else torch.tensor(room)
+    plan = plan_of(train, n_items, negatives, 16)
+    loose = draw_samples(key, plan, epochs, in_order=False, room=free)
     packed = 2 * plain.item + plain.label.long()
-    for first, last in zip(plain.offsets[:-1].tolist(), plain.offsets[1:].tolist(), strict=True):
-        assert torch.equal(
-            packed[first:last].sort().values, loose.packed[first:last].sort().values.long()
-        )
+    assert torch.equal(loose.ends - loose.offsets[:-1], plain.offsets.diff())
+    behind = torch.zeros(len(train)).long() if free is None else free
+    assert torch.equal(loose.offsets[1:] - loose.ends, behind[plain.owner])
+    assert loose.packed.numel() == loose.offsets[-1]
+    for term, (first, last) in enumerate(pairwise(plain.offsets.tolist())):
+        own = loose.packed[loose.offsets[term] : loose.ends[term]]
+        assert torch.equal(packed[first:last].sort().values, own.sort().values.long())
 
 
 def test_nobody_has_samples():
@@ -190,22 +197,44 @@ def test_nobody_has_samples():
 
 
 def test_what_goes_without(monkeypatch):
-    """Few items, kernels that are off, methods that rehearse; chunks are cut accordingly."""
+    """Few items, kernels that are off, a pull in later blocks; chunks are cut accordingly."""
     items = torch.zeros(5, 4, dtype=torch.float64)
     fast, off = (
         settings("ft"),
         settings("ft", engine=EngineSettings(dtype="float64", kernels="off")),
     )
-    client = ContinualClient(settings("f3crec"))
-    data, down = BLOCKS[0], ItemTable(items)
+    down = ItemTable(items)
     assert form(fast, down) is SparseFactoredRows
     assert form(off, down) is FactoredRows
-    many = ItemTable(torch.zeros(100_000, 4))
-    small = client.footprint(data, many)
-    assert torch.equal(small, client.footprint(data, ItemTable(torch.zeros(10, 4))))
-    assert bool((client.footprint(data, replace(many, block=1)) > 10 * small).all())
-    monkeypatch.setattr(module, "MANY_ITEMS", 6)
+    later = replace(down, old=items, block=1)
+    for method in METHODS:
+        assert form(settings(method), down) is SparseFactoredRows
+        found = form(settings(method), later)
+        assert found is (FactoredRows if method == "reg" else SparseFactoredRows)
+    monkeypatch.setattr(compiling, "MANY_ITEMS", 6)
     assert form(fast, down) is FactoredRows
+    assert form(settings("f3crec"), later) is FactoredRows
+
+
+def test_chunks_are_cut_by_what_is_touched():
+    """Not by the catalogue, but where all items move; lists of a later block count."""
+    data, few = BLOCKS[0], ItemTable(torch.zeros(10, 4))
+    many = ItemTable(torch.zeros(100_000, 4))
+
+    def footprint(method, down, block=0):
+        return ContinualClient(settings(method)).footprint(data, replace(down, block=block))
+
+    small = footprint("f3crec", many)
+    assert torch.equal(small, footprint("f3crec", few))
+    assert bool((footprint("reg", many, 1) > 10 * small).all())
+    # Three samples of a positive, eight in a batch, and at most six items practised beside it.
+    batches = (3 * data.train.lengths + 7) // 8
+    assert torch.equal(footprint("ft", many, 1), small)
+    for block, method in ((1, "f3crec"), (1, "kd"), (1, "spp")):
+        listed = 5 if method == "spp" else 6
+        more = footprint(method, many, block) - small
+        assert torch.equal(more, footprint(method, few, block) - small)
+        assert bool((more >= 16 * batches * listed).all())
 
 
 def form(chosen, down):

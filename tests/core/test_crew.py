@@ -281,7 +281,8 @@ def test_what_processes_tell_is_told_once(caplog):
 
 
 def test_what_a_process_prints_is_printed(capfd):
-    found(Crew(2, lambda _, number: print("piece", number)), range(3))
+    # In one write: those of two processes may otherwise come between each other's parts.
+    found(Crew(2, lambda _, number: print(f"piece {number}\n", end="")), range(3))
     assert sorted(capfd.readouterr().out.splitlines()) == ["piece 0", "piece 1", "piece 2"]
 
 

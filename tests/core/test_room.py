@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from coterie.core.federation import in_process
+from coterie.core.federation.exchange import Request
 from coterie.core.federation.in_process import InProcess
 from coterie.core.federation.store import PrivateStore
 from coterie.core.protocol.client import Client
-from coterie.core.protocol.messages import Private
+from coterie.core.protocol.messages import Private, Step
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
@@ -102,3 +103,63 @@ def test_newcomers_are_the_same_however_many_at_once(at_once, monkeypatch):
     found = clients.store.take(ids)
     assert torch.equal(found.taste, whole.taste)
     assert found.history.tolists() == whole.history.tolists()
+
+
+# What did not change is not written back.
+
+
+ADD = Step("add", None, None)
+
+
+@dataclass(frozen=True)
+class Pair(Private):
+    left: Tensor
+    right: Tensor
+
+
+def pairs() -> PrivateStore[Pair]:
+    store: PrivateStore[Pair] = PrivateStore()
+    store.enrol(torch.tensor([1, 2, 5]), Pair(torch.arange(3.0)[:, None], -torch.ones(3, 1)))
+    return store
+
+
+def test_what_stands_where_it_was_taken_is_not_written_again():
+    store, ids = pairs(), torch.tensor([5, 1])
+    was = store.take(ids)
+    store._enrolled().right[:] = 7.0  # to be seen whether it is written
+    store.commit(ids, Pair(was.left + 1, was.right), was)
+    found = store.take(torch.tensor([1, 2, 5]))
+    assert found.left.flatten().tolist() == [1, 1, 3]
+    assert found.right.flatten().tolist() == [7] * 3
+    store.commit(ids, Pair(was.left, was.right))
+    assert store.take(ids).right.flatten().tolist() == [-1, -1]
+
+
+def test_what_changed_its_place_is_written():
+    store, ids = pairs(), torch.tensor([5, 1])
+    was = store.take(ids)
+    store.commit(ids, Pair(was.right, was.left), was)
+    assert store.take(ids).left.flatten().tolist() == [-1, -1]
+    assert store.take(ids).right.flatten().tolist() == [2, 0]
+
+
+class InPlace(Client[Pair, Ids]):
+    """Writes into what it is given."""
+
+    def enrol(self, data: Ids, key: Key) -> Pair:
+        return Pair(data.ids[:, None].double(), data.ids[:, None].double())
+
+    @ADD
+    def add(self, down: None, mine: Pair, data: Ids, key: Key) -> tuple[None, Pair]:
+        mine.left.add_(10)
+        return None, mine
+
+
+def test_what_is_written_in_place_is_kept():
+    ids = torch.tensor([3, 4])
+    clients = InProcess(InPlace(), [Ids(ids)], Key.from_seed(1).fold)
+    clients.enrol(ids, 0)
+    list(clients.ask(Request(ADD, None, ids, (0, 1), 0)))
+    found = clients.store.take(ids)
+    assert found.left.flatten().tolist() == [13, 14]
+    assert found.right.flatten().tolist() == [3, 4]

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from coterie.continual.compiling import pays
 from coterie.continual.messages import (
     END_BLOCK,
     EVALUATE,
@@ -60,6 +61,15 @@ def temporal_mean(table: Tensor, old: Tensor, weight: Tensor | float) -> Tensor:
     gamma = torch.as_tensor(weight, dtype=table.dtype).reshape(-1, 1)
     blended = (1 - gamma) * table[: old.shape[0]] + gamma * old
     return torch.cat([blended, table[old.shape[0] :]])
+
+
+def _blended(table: Tensor, old: Tensor, beta: float) -> Tensor:
+    """The same with the weights of Eq. 8 and 9, by a compiled loop."""
+    from coterie.continual.blending_kernels import blend  # loads numba
+
+    table, found = table.contiguous(), torch.empty_like(table)
+    blend(table.numpy(), old.contiguous().numpy(), beta, found.numpy())
+    return found
 
 
 @dataclass(frozen=True)
@@ -195,6 +205,8 @@ class F3CRec(Selecting[ServerState], ServesItems[ServerState]):
             return items
         match self.settings.method:
             case "f3crec" | "f3crec-wo-cc" | "f3crec-wo-arm":
+                if pays(self.settings, items):
+                    return _blended(items, state.old, beta)
                 shift = knowledge_shift(state.old, items[: state.old.shape[0]])
                 return temporal_mean(items, state.old, item_wise_weight(shift, beta))
             case "f3crec-wo-itm":

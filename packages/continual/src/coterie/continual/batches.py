@@ -110,11 +110,13 @@ class Draws:
         plan: how each pass is cut.
         epochs: passes.
         packed: ``(S,)`` ``2 * item + label`` of each sample.
+        of_pass: first sample of each term of a pass, and their number at the end.
     """
 
     plan: Plan
     epochs: int
     packed: Tensor
+    of_pass: Tensor
 
     @cached_property
     def owner(self) -> Tensor:
@@ -131,8 +133,13 @@ class Draws:
     def offsets(self) -> Tensor:
         """First sample of each term, and S at the end, ``(K + 1,)`` int64."""
         if self.epochs == 1:
-            return self.plan.offsets
-        return Ragged.from_lengths(self.packed, self.plan.size.repeat(self.epochs)).offsets
+            return self.of_pass
+        return Ragged.from_lengths(self.packed, self.of_pass.diff().repeat(self.epochs)).offsets
+
+    @cached_property
+    def ends(self) -> Tensor:
+        """Place behind the last sample of each term, ``(K,)`` int64."""
+        return self.offsets[:-1] + self.plan.size.repeat(self.epochs)
 
 
 class Plan:
@@ -170,6 +177,13 @@ class Plan:
     def offsets(self) -> Tensor:
         """First sample of each term, and S at the end, ``(K + 1,)`` int64."""
         return Ragged.from_lengths(self.size, self.size).offsets
+
+    def offsets_with(self, room: Tensor | None) -> Tensor:
+        """The same with so many free places behind each term of a user, ``(C,)`` int64."""
+        if room is None:
+            return self.offsets
+        size = self.size + room[self.owner]
+        return Ragged.from_lengths(size, size).offsets
 
     @cached_property
     def rank(self) -> Tensor:
@@ -240,7 +254,9 @@ def plan_of(train: Ragged, n_items: int, negatives: int, batch_size: int) -> Pla
     return found
 
 
-def draw_samples(key: Key, plan: Plan, epochs: int, *, in_order: bool = True) -> Draws:
+def draw_samples(
+    key: Key, plan: Plan, epochs: int, *, in_order: bool = True, room: Tensor | None = None
+) -> Draws:
     """Draw negatives and which samples are in which batch, for C users at once.
 
     Args:
@@ -249,12 +265,14 @@ def draw_samples(key: Key, plan: Plan, epochs: int, *, in_order: bool = True) ->
         epochs: passes E.
         in_order: whether the order within a batch is needed; without it positives come first,
             drawn by a compiled loop.
+        room: ``(C,)`` int64 places to leave free behind each batch of a user; out of order alone.
     """
-    passes = [_draw_pass(key.fold("epoch", e), plan, in_order) for e in range(epochs)]
-    return Draws(plan, epochs, _join(passes))
+    offsets = plan.offsets_with(room)
+    passes = [_draw_pass(key.fold("epoch", e), plan, offsets, in_order) for e in range(epochs)]
+    return Draws(plan, epochs, _join(passes), offsets)
 
 
-def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
+def _draw_pass(key: Key, plan: Plan, offsets: Tensor, in_order: bool) -> Tensor:
     """Samples of one pass in the order of the terms, ``(S,)`` as ``2 * item + label``.
 
     Negatives are drawn alike and independently, so their order is random already: to shuffle is
@@ -264,7 +282,7 @@ def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
     on_cpu = key.state.device.type == "cpu"
     # Another order within a batch rounds otherwise, so it may not depend on what is loaded by now.
     if on_cpu and (not in_order or switch.worthwhile(int(plan.offsets[-1]))):
-        return _draw_compiled(key, plan, in_order)
+        return _draw_compiled(key, plan, offsets, in_order)
     n_samples = plan.source.numel()
     drawn = sample_negatives(key.fold("negatives"), train, n_items, plan.negatives, plan.known)
     place = distinct_places(key.fold("shuffle"), train, plan.n_samples)
@@ -277,7 +295,7 @@ def _draw_pass(key: Key, plan: Plan, in_order: bool) -> Tensor:
     return packed.index_select(0, plan.source)
 
 
-def _draw_compiled(key: Key, plan: Plan, in_order: bool) -> Tensor:
+def _draw_compiled(key: Key, plan: Plan, offsets: Tensor, in_order: bool) -> Tensor:
     """The same by a compiled loop over the users, ``(S,)`` int32."""
     from coterie.core.kernels.drawing import draw_pass  # loads numba
 
@@ -291,7 +309,7 @@ def _draw_compiled(key: Key, plan: Plan, in_order: bool) -> Tensor:
         plan.n_samples.numpy(),
         plan.rank.numpy(),
         np.cumsum([0, *plan.active]),
-        plan.offsets.numpy(),
+        offsets.numpy(),
         in_order,
     )
     return torch.from_numpy(packed)

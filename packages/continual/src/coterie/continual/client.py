@@ -11,7 +11,8 @@ from torch import Tensor
 
 from coterie.continual.backbones import Backbone, Params, make_backbone
 from coterie.continual.batches import Batches, draw_batches, draw_samples, plan_of
-from coterie.continual.local_training import TOUCHED_BYTES, LocalTraining, TouchedTraining, Trained
+from coterie.continual.compiling import pays
+from coterie.continual.local_training import LocalTraining, Trained
 from coterie.continual.messages import (
     END_BLOCK,
     EVALUATE,
@@ -37,9 +38,9 @@ from coterie.continual.retention import (
     score_items,
 )
 from coterie.continual.settings import DISTILLING, Settings, resolve
+from coterie.continual.touched_training import TOUCHED_BYTES, TouchedTraining
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
-from coterie.core.kernels import switch
 from coterie.core.metrics.ranking import ScoreRows, copies_of
 from coterie.core.metrics.ranking_report import RankingReport, rank_blocks
 from coterie.core.protocol.card import Card
@@ -47,10 +48,6 @@ from coterie.core.protocol.client import Client, Factors, RecommendsItems
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 from coterie.core.tensors.stacked import Ragged
-
-# From so many items on, tables of all items' scores take longer than to load compiled loops. It is
-# a number that all clients know, for how they are trained changes the last bits.
-MANY_ITEMS = 1000
 
 # Measured: what a step holds beside one table (n_items) for each batch and the samples themselves.
 _OTHER_TABLES = 4
@@ -107,6 +104,9 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         model = self.settings.model
         samples = data.train.lengths * (1 + model.negatives) * model.epochs
         if isinstance(down, ItemTable) and self._on_touched(down):
+            if down.block > 0:
+                batches = samples.div(model.batch_size, rounding_mode="floor") + model.epochs
+                samples = samples + batches * self.retention.listed
             return samples * TOUCHED_BYTES + _USER_BYTES
         n_items = max((table.shape[0] for _, table in tree.tensors(down)), default=0)
         tables = samples.div(model.batch_size, rounding_mode="floor").add_(_OTHER_TABLES)
@@ -139,23 +139,23 @@ class ContinualClient(Client[ClientState, UserRows], RecommendsItems[ClientState
         """Lines 1 to 16: Q_u starts from Q_g, Φ_u from the latest private parameters."""
         n_items, own = down.items.shape[0], key.fold("batches")
         item_lr = self.item_lr(n_items)
-        replay = self.retention.replay(mine, down.round, key)
-        pull = self.retention.pull(mine, down, item_lr)
+        rehearsal = self.retention.replay(mine, down.round, key)
         start = (self.backbone, down.items, mine.params)
-        if replay is None and pull is None and self._on_touched(down):
+        if self._on_touched(down):
             model = self.settings.model
             plan = plan_of(data.train, n_items, model.negatives, model.batch_size)
-            draws = draw_samples(own, plan, model.epochs, in_order=False)
-            return TouchedTraining(*start, draws, item_lr).run()
-        batches = self._draw(own, data.train, n_items)
-        return LocalTraining(*start, batches, item_lr, replay, pull).run()
+            room = None if rehearsal is None else rehearsal.room()
+            draws = draw_samples(own, plan, model.epochs, in_order=False, room=room)
+            return TouchedTraining(*start, draws, item_lr, rehearsal).run()
+        batches, pull = (
+            self._draw(own, data.train, n_items),
+            self.retention.pull(mine, down, item_lr),
+        )
+        return LocalTraining(*start, batches, item_lr, rehearsal, pull).run()
 
     def _on_touched(self, down: ItemTable) -> bool:
-        """Whether training reads the scores of samples alone, and a compiled loop pays for it."""
-        if self.settings.engine.kernels == "off" or not switch.available():
-            return False
-        many = down.items.shape[0] >= MANY_ITEMS and down.items.device.type == "cpu"
-        return many and not self.retention.rehearses(down.block)
+        """Whether training moves touched items alone, and a compiled loop pays for it."""
+        return pays(self.settings, down.items) and not (self.retention.pulls and down.block > 0)
 
     @EVALUATE
     def evaluate(

@@ -11,43 +11,19 @@ products a batch, and the upload leaves as `FactoredRows`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.batches import Batches, Draws, Samples
+from coterie.continual.batches import Batches, Samples
+from coterie.continual.rehearsal import Rehearsal, Replay
 from coterie.core.tensors import tree
 from coterie.core.tensors.rows import FactoredRows, Rows
-from coterie.core.tensors.sparse_rows import SparseFactoredRows
-
-
-@dataclass(frozen=True)
-class Replay:
-    """Items that a user practises again with soft labels, beside the batch; stacked over C users.
-
-    Adds ``sum_k weight[k] * BCE(sigmoid(s[item[k]]), target[k])`` to the loss.
-
-    Attributes:
-        users: ``(A,)`` int64 positions in the chunk of those who replay.
-        items: ``(A, M)`` int64.
-        targets: ``(A, M)`` soft labels in [0, 1].
-        weights: ``(A, M)``; 0 leaves an item out.
-    """
-
-    users: Tensor
-    items: Tensor
-    targets: Tensor
-    weights: Tensor
-
-
-ChooseReplay = Callable[[Tensor, Tensor, Tensor], Replay | None]
-"""(steps done ``(A,)``, active users ``(A,)``, their scores ``(A, n_items)``) -> the replay."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +71,7 @@ class LocalTraining:
         params: private parameters, each ``(C, ...)``.
         batches: of the C users.
         item_lr: learning rate of items.
-        replay: what is replayed beside each batch.
+        rehearsal: what is replayed beside each batch.
         pull: where to.
     """
 
@@ -106,11 +82,11 @@ class LocalTraining:
         params: Params,
         batches: Batches,
         item_lr: float,
-        replay: ChooseReplay | None = None,
+        rehearsal: Rehearsal | None = None,
         pull: Pull | None = None,
     ) -> None:
         self.backbone, self.table, self.batches = backbone, table, batches
-        self.item_lr, self.replay, self.pull = item_lr, replay, pull
+        self.item_lr, self.rehearsal, self.pull = item_lr, rehearsal, pull
         self.params = {name: value.clone() for name, value in params.items()}
         n_terms, (n_items, dim) = batches.owner.numel(), table.shape
         self.left = table.new_empty(n_terms, n_items)
@@ -144,7 +120,9 @@ class LocalTraining:
         batch = self.batches.samples(number)
         scores = self._scores(number, vector, offset)
         logits = batch.of(scores)
-        replay = self.replay(self.steps[users], users, scores) if self.replay is not None else None
+        replay = None
+        if self.rehearsal is not None:
+            replay = self.rehearsal.beside(self.steps[users], users, scores)
         self._measure(term, batch, logits, replay)
         residual = self._residual(self.left[term], batch, logits)
         self._add_replay(residual, scores, replay)
@@ -243,77 +221,3 @@ class LocalTraining:
             return
         for term, _ in self._earlier(number, active):
             self.left[term, : self.pull.table.shape[0]] *= 1.0 - self.pull.item_rate
-
-
-# Local SGD of a chunk of users on the items they touch alone, by compiled loops.
-#
-# The algorithm is that of `coterie.continual.local_training`: a user's local table is the shared
-# one plus a sum of outer products. There scores and residuals of all items stand in tables
-# ``(users, items)``, which suits what reads the scores of all items; here only samples have scores,
-# so neither time nor memory grows with the catalogue. Both give the same numbers up to rounding.
-
-TOUCHED_BYTES = 48
-"""What training holds of a sample at once, from above: draws, an item, a residual, a change."""
-
-
-class TouchedTraining:
-    """One local update of C users by plain SGD, batch by batch, without replay or pull.
-
-    Args:
-        backbone: the scores.
-        table: ``(n, d)`` shared item table Q.
-        params: private parameters, each ``(C, ...)``.
-        draws: samples of the C users.
-        item_lr: learning rate of items.
-    """
-
-    def __init__(
-        self, backbone: Backbone, table: Tensor, params: Params, draws: Draws, item_lr: float
-    ) -> None:
-        self.backbone, self.draws, self.item_lr = backbone, draws, item_lr
-        self.table = table.contiguous()
-        self.params = {name: value.contiguous().clone() for name, value in params.items()}
-
-    def run(self) -> Trained:
-        """Run all batches."""
-        from coterie.continual.touched_kernels import train_users  # loads numba
-
-        draws, table = self.draws, self.table
-        n_terms, n_users = draws.owner.numel(), draws.plan.order.numel()
-        left, right = (
-            table.new_empty(draws.packed.numel()),
-            table.new_empty(n_terms, table.shape[1]),
-        )
-        losses = table.new_empty(n_terms)
-        trained, rates = self._by_role()
-        train_users(
-            (np.array(draws.starts), *_arrays(draws.offsets, draws.packed)),
-            *_arrays(draws.plan.order, table),
-            _arrays(*trained),
-            (self.item_lr, *rates),
-            self.backbone.head_first,
-            _arrays(left, right, losses),
-        )
-        index = draws.packed.bitwise_right_shift_(1)  # in place: nobody needs the labels any more
-        changes = (draws.owner, index, left, draws.offsets, right)
-        rows = SparseFactoredRows(*changes, n_users, len(table))
-        total = table.new_zeros(n_users).index_add_(0, draws.owner, losses)
-        loss = total / torch.bincount(draws.owner, minlength=n_users).clamp_min(1)
-        return Trained(rows, None, self.params, loss, torch.zeros_like(loss))
-
-    def _by_role(self) -> tuple[list[Tensor], list[float]]:
-        """The private parameters v, c, a and b of a score ``<v, q> + c + <a, b>``, and their rates.
-
-        What a backbone has not is 0, or empty.
-        """
-        params, backbone = self.params, self.backbone
-        vector = params[backbone.vector]
-        none = {"bias": vector.new_zeros(len(vector)), "pair": vector.new_empty(0, vector.shape[1])}
-        names = (backbone.vector, backbone.bias, *(backbone.pair or ("", "")))
-        missing = (none["bias"], none["bias"], none["pair"], none["pair"])
-        found = [params.get(name, other) for name, other in zip(names, missing, strict=True)]
-        return found, [backbone.rates.get(name, 0.0) for name in names]
-
-
-def _arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
-    return tuple(tensor.numpy() for tensor in tensors)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.local_training import ChooseReplay, Replay
 from coterie.continual.messages import ClientState, ItemTable, LookBack
+from coterie.continual.rehearsal import Rehearsal
 from coterie.continual.retention import Memory, Retention, score_items
 from coterie.continual.settings import SPPSettings
 from coterie.core.data.interactions.splits import UserRows
@@ -51,12 +51,11 @@ class Proxies(Retention):
     forgets lists and draws, which miss its own train items, at the end of the block.
     """
 
-    looks_back = True
-
     def __init__(self, backbone: Backbone, settings: SPPSettings) -> None:
         super().__init__(backbone)
         self.settings = settings
         self.sizes = {"slow": settings.n_slow, "fast": settings.n_fast}
+        self.listed = sum(min(size, settings.horizon) for size in self.sizes.values())
 
     def empty(self, params: Params) -> Memory:
         """Proxies of Φ_u, without room for their lists of A items and for the drawn ones.
@@ -91,9 +90,8 @@ class Proxies(Retention):
         assert down.fast is not None
         n_old = down.slow.shape[0]
         own = _own(data.train, n_old)
-        horizon, first = self.settings.horizon, mine.memory["taught"]
-        drawn = sum(min(size, horizon) for size in self.sizes.values())
-        nothing = first.new_zeros((first.shape[0], drawn))
+        first = mine.memory["taught"]
+        nothing = first.new_zeros((first.shape[0], self.listed))
         # After the first block S and P are the same model: only S is used.
         return mine.memory | {
             "items": nothing.int(),
@@ -126,21 +124,14 @@ class Proxies(Retention):
             "drawn": drawn.to(taught.dtype),
         }
 
-    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
+    def replay(self, mine: ClientState, round: int, key: Key) -> Rehearsal | None:
         """Replay of the drawn items, for every batch; fades with the rounds of a block."""
         drawn = mine.memory["drawn"]
         if not bool((drawn > 0).any()):
             return None
         strength = self.settings.strength * math.exp(-round / self.settings.fade)
         weights = strength * drawn / drawn.sum(1, keepdim=True).clamp_min(1)
-
-        def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
-            memory = mine.memory
-            everyone = torch.arange(users.numel())
-            items, taught = memory["items"][users].long(), memory["taught"][users]
-            return Replay(everyone, items, taught, weights[users])
-
-        return choose
+        return Rehearsal(mine.memory["items"], mine.memory["taught"], weights)
 
     def at_block_end(self, mine: ClientState, table: Tensor, data: Any, key: Key) -> Memory:
         """Move the proxies of Φ_u towards the student; the first block sets them to it."""

@@ -9,15 +9,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from coterie.continual.backbones import Backbone, Params
-from coterie.continual.local_training import ChooseReplay, Pull, Replay
+from coterie.continual.local_training import Pull
 from coterie.continual.messages import ClientState, ItemTable, LookBack
+from coterie.continual.rehearsal import Rehearsal, Shrinking
 from coterie.continual.settings import RegSettings, ReplaySettings
 from coterie.core.data.interactions.splits import UserRows
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
-from coterie.core.tensors.ordering import sorted_rows
 from coterie.core.tensors.stacked import Ragged
 
 Memory = dict[str, Any]
@@ -31,11 +31,13 @@ class Retention:
 
     Attributes:
         corrects: whether scores are corrected before items are ranked.
-        looks_back: whether `replay` or `pull` may say something in all blocks but the first.
+        pulls: whether `pull` may say something in all blocks but the first.
+        listed: most items that `replay` puts beside a batch, in all blocks but the first.
     """
 
     corrects: ClassVar[bool] = False
-    looks_back: ClassVar[bool] = False
+    pulls: ClassVar[bool] = False
+    listed: int = 0
 
     def __init__(self, backbone: Backbone) -> None:
         self.backbone = backbone
@@ -61,11 +63,7 @@ class Retention:
         """
         return mine.memory
 
-    def rehearses(self, block: int) -> bool:
-        """Whether `replay` or `pull` may say something in a block."""
-        return self.looks_back and block > 0
-
-    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
+    def replay(self, mine: ClientState, round: int, key: Key) -> Rehearsal | None:
         """Say what is practised again beside each batch; None for nothing."""
         return None
 
@@ -96,7 +94,7 @@ class Regularisation(Retention):
     as it is the same share for all rows, the upload carries that share, not a dense table.
     """
 
-    looks_back = True
+    pulls = True
 
     def __init__(self, backbone: Backbone, settings: RegSettings) -> None:
         super().__init__(backbone)
@@ -154,11 +152,9 @@ class Distillation(Retention):
     default here (`reduction`, `sign`). New users have no list and no such term.
     """
 
-    looks_back = True
-
     def __init__(self, backbone: Backbone, settings: ReplaySettings) -> None:
         super().__init__(backbone)
-        self.settings = settings
+        self.settings, self.listed = settings, settings.top_n
 
     def empty(self, params: Params) -> Memory:
         """No list yet, and no room for one; with one, both are ``(C, N)``."""
@@ -192,30 +188,25 @@ class Distillation(Retention):
         """Top N, ``(C, N)`` int32. Users whose scores are not finite are refused later, alone."""
         return top_k(scores.nan_to_num(), self.settings.top_n).int()
 
-    def replay(self, mine: ClientState, round: int, key: Key) -> ChooseReplay | None:
-        """Replay of old users, for every batch."""
-        if not bool((mine.blocks > 0).any()):
+    def replay(self, mine: ClientState, round: int, key: Key) -> Rehearsal | None:
+        """Replay of old users, for every batch; λ_KD is shared among the items for the mean."""
+        old = mine.blocks > 0
+        if not bool(old.any()):
             return None
+        items, taught = mine.memory["items"], mine.memory["taught"]
+        strength = self.settings.lambda_kd * (1 if self.settings.sign == "minus" else -1)
+        weights = (strength * old.to(taught.dtype))[:, None].repeat(1, taught.shape[1])
+        return self._rehearsal(items, taught, weights, key)
 
-        def choose(steps: Tensor, users: Tensor, scores: Tensor) -> Replay:
-            old = (mine.blocks[users] > 0).nonzero().flatten()
-            who = users[old]
-            items, taught = mine.memory["items"][who].long(), mine.memory["taught"][who]
-            chosen = self.choose(items, scores[old], key.take(who).fold("replay", steps[old]))
-            return Replay(old, items, taught, self._weights(chosen, taught.dtype))
+    def _rehearsal(self, items: Tensor, taught: Tensor, weights: Tensor, key: Key) -> Rehearsal:
+        """Of the whole list."""
+        if self._mean:
+            weights /= max(items.shape[1], 1)
+        return Rehearsal(items, taught, weights)
 
-        return choose
-
-    def choose(self, items: Tensor, scores: Tensor, key: Key) -> Tensor:
-        """Which of the remembered items are replayed, ``(A, N)`` bool: here all."""
-        return torch.ones_like(items, dtype=torch.bool)
-
-    def _weights(self, chosen: Tensor, dtype: torch.dtype) -> Tensor:
-        """λ_KD, shared among the m replayed items for the mean (Eq. 5 and 6)."""
-        weights = self.settings.lambda_kd * chosen.to(dtype)
-        if self.settings.reduction == "mean":
-            weights /= chosen.sum(1, keepdim=True).clamp_min(1)
-        return weights if self.settings.sign == "minus" else -weights
+    @property
+    def _mean(self) -> bool:
+        return self.settings.reduction == "mean"
 
 
 # Adaptive replay memory, the client side of F³CRec (section 4.2).
@@ -229,46 +220,10 @@ class AdaptiveReplay(Distillation):
     line 7).
     """
 
-    def choose(self, items: Tensor, scores: Tensor, key: Key) -> Tensor:
-        """Draw M_u, ``(A, N)`` bool (Eq. 4)."""
-        count = replay_count(preference_shift(items, scores), self.settings.epsilon, items.shape[1])
-        return draw_without_replacement(key, count, items.shape[1])
-
-
-def preference_shift(items: Tensor, scores: Tensor) -> Tensor:
-    """Δ_u (Eq. 2), ``(A,)`` int64: how far remembered items have moved in the user's ranking.
-
-    Args:
-        items: ``(A, N)`` int64, S_u in the order of the old ranking.
-        scores: ``(A, n_items)`` current scores.
-
-    Example:
-        >>> scores = torch.tensor([[0.9, 0.5, 0.7]])
-        >>> preference_shift(torch.tensor([[0, 1]]), scores).tolist()
-        [1]
-    """
-    n_listed = items.shape[1]
-    # Ranks from one sort of the row: the number of scores above s, plus one.
-    ascending = sorted_rows(scores)
-    not_above = torch.searchsorted(ascending, scores.gather(1, items), right=True)
-    rank = scores.shape[1] - not_above + 1
-    return (rank - torch.arange(1, n_listed + 1)).abs().sum(1)
-
-
-def replay_count(shift: Tensor, epsilon: float, n_listed: int) -> Tensor:
-    """⌊δ_u N⌋ (Eq. 3 and 4), ``(A,)`` int64.
-
-    Example:
-        >>> replay_count(torch.tensor([0, 100]), epsilon=0.006, n_listed=30).tolist()
-        [30, 16]
-    """
-    return (torch.exp(-epsilon * shift.to(torch.float64)) * n_listed).floor().to(torch.int64)
-
-
-def draw_without_replacement(key: Key, count: Tensor, n: int) -> Tensor:
-    """SWOR: a uniform subset of ``count`` out of n for each user, ``(A, n)`` bool."""
-    place = key.uniform(n, dtype=torch.float64).argsort(1).argsort(1)
-    return place < count[:, None]
+    def _rehearsal(self, items: Tensor, taught: Tensor, weights: Tensor, key: Key) -> Rehearsal:
+        """Of M_u (Eq. 4)."""
+        shrinking = Shrinking(self.settings.epsilon, key.fold("replay"), self._mean)
+        return Rehearsal(items, taught, weights, shrinking)
 
 
 # The client's memory as a list of what not to recommend again; no part of the paper.

@@ -21,64 +21,89 @@ _E2, _E3, _E4, _E5, _E6, _E7 = (np.float32(1 / math.factorial(n)) for n in range
 # log(1 + e) = 2 artanh(t), t = e / (2 + e) in [0, 1/3].
 _T3, _T5, _T7, _T9, _T11, _T13 = (np.float32(2 / n) for n in (3, 5, 7, 9, 11, 13))
 
+# Of `coterie.core.tensors.keys`.
+_GOLDEN, _MIX1 = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+_U11, _U27, _U30, _U31 = (np.uint64(bits) for bits in (11, 27, 30, 31))
+
 # Rows are read by two indices: a view of one is counted as a reference, which takes longer than the
 # row.
 
 
 @compiled
 def train_users(
-    samples: Any, order: Any, table: Any, params: Any, rates: Any, head_first: Any, out: Any
+    samples: Any,
+    order: Any,
+    table: Any,
+    params: Any,
+    rates: Any,
+    head_first: Any,
+    lists: Any,
+    out: Any,
 ) -> None:
     """Train C users, one after the other, batch by batch.
 
-    The score of item i is ``<v, table[i]> + c``, and the user's bias c may have ``<a, b>`` added.
-    A user with several batches changes rows of one copy of the table, which then get back what
-    they were.
-
     Args:
-        samples: first term of each batch number; first sample of each term, ``(K + 1,)``; and
-            ``2 * item + label`` of each, ``(S,)`` int32.
+        samples: first term of each batch number; first sample of each term, ``(K + 1,)``, and place
+            behind its last one, ``(K,)``; and ``2 * item + label`` of each, ``(S,)`` int32. What is
+            practised beside a batch is written behind its samples.
         order: ``(C,)`` the user of the first terms; users without samples come last.
         table: ``(n, d)`` shared by all.
         params: v ``(C, d)``, c ``(C,)``, a and b ``(C, d)``, or ``(0, d)`` for none; trained in
-            place.
+            place. The score of item i is ``<v, table[i]> + c + <a, b>``.
         rates: learning rates of the items, of v, c, a and b.
         head_first: whether items step after a fresh forward with the new v, c, a and b.
-        out: is written to: ``(S,)`` factor of each sample, ``(K, d)`` vector and ``(K,)`` mean loss
-            of each term.
+        lists: what is practised, see `choose`.
+        out: is written to: ``(S,)`` zeros for factors of samples; ``(K, d)`` vector of each term;
+            ``(2, C)`` zeros for means over batches, of their loss and practised items.
     """
-    starts, offsets, packed = samples
-    left, right, losses = out
+    (starts, offsets, ends, packed), (left, right, means) = samples, out
+    # A user with several batches changes rows of one copy, which then get back what they were.
     own, rate = table.copy(), table.dtype.type(-rates[0])
-    size = 0
-    for term in range(right.shape[0]):
-        size = max(size, offsets[term + 1] - offsets[term])
-    batch = (np.empty(size, table.dtype), np.empty(size, table.dtype), np.empty(size, np.int32))
-    gradient = np.empty(table.shape[1], table.dtype)
+    batch, gradient, memory = _room(offsets, lists, table)
     for rank in range(order.size):
-        user, before, mine, factors = order[rank], -1, packed[:0], left[:0]
+        user, before, done, mine, factors = order[rank], -1, 0, packed[:0], left[:0]
         for number in range(starts.size - 1):
             term = starts[number] + rank
             if term >= starts[number + 1]:
                 continue
             if before >= 0:
                 _move(before, mine, factors, right, own)
-            before, first, last = term, offsets[term], offsets[term + 1]
-            mine, factors = packed[first:last], left[first:last]
-            losses[term] = _forward(mine, own, params, user, batch)
+            first, last, count = offsets[term], ends[term], 0
+            if lists[0][user]:
+                room = packed[last : offsets[term + 1]]
+                count = choose(user, done, own, params[0], lists, memory, room)
+            mine, factors = packed[first : last + count], left[first : last + count]
+            means[0, user] += _forward(mine, count, own, params, user, batch)
+            means[1, user] += count
             slope = _gradient(mine, own, batch[0], gradient)
             if not head_first:
                 _keep(term, params[0], user, right)
             _descend(user, params, rates, gradient, slope)
             if head_first:
-                _forward(mine, own, params, user, batch)
+                _forward(mine, count, own, params, user, batch)
                 _keep(term, params[0], user, right)
             for sample in range(mine.size):
                 factors[sample] = rate * batch[0][sample]
+            before, done = term, done + 1
+        means[:, user] /= max(done, 1)
         for number in range(starts.size - 1):
             term = starts[number] + rank
             if term < starts[number + 1] and term != before:
                 _restore(packed[offsets[term] : offsets[term + 1]], table, own)
+
+
+@compiled
+def _room(offsets: Any, lists: Any, table: Any) -> Any:
+    """Room for dL/ds and two more numbers of each sample, for dL/dv, and for `choose`."""
+    size, kind, n_listed = 0, table.dtype, lists[1].shape[1]
+    for term in range(offsets.size - 1):
+        size = max(size, offsets[term + 1] - offsets[term])
+    soft, shares = np.empty(n_listed, kind), np.empty(n_listed, kind)
+    batch = (np.empty(size, kind), np.empty(size, kind), np.empty(size, np.int32), soft, shares)
+    scores = np.empty(table.shape[0] if lists[5][1] else 0, kind)
+    memory = (soft, shares, np.empty(n_listed, np.int64), scores)
+    return batch, np.empty(table.shape[1], kind), memory
 
 
 @compiled
@@ -89,10 +114,13 @@ def _items(mine: Any, first: Any) -> Any:
 
 
 @compiled
-def _forward(mine: Any, table: Any, params: Any, user: Any, batch: Any) -> Any:
-    """Find dL/ds of each sample of a batch, and return its mean loss L."""
+def _forward(mine: Any, practised: Any, table: Any, params: Any, user: Any, batch: Any) -> Any:
+    """Find dL/ds of each sample of a batch, and return its mean loss.
+
+    The last ones are practised: they have soft labels and weights, and no part in the mean.
+    """
     vectors, shifts, ones, others = params
-    residuals, losses, bits = batch
+    residuals, losses, bits, soft, shares = batch
     shift = shifts[user]
     if ones.size:
         for column in range(vectors.shape[1]):
@@ -115,10 +143,14 @@ def _forward(mine: Any, table: Any, params: Any, user: Any, batch: Any) -> Any:
             score += table[item, column] * vectors[user, column]
         residuals[sample] = score
     logistic(mine, residuals, losses, bits)
-    total, count = table.dtype.type(0), table.dtype.type(mine.size)
-    for sample in range(mine.size):
+    known = mine.size - practised
+    total, count = table.dtype.type(0), table.dtype.type(known)
+    for sample in range(known):
         total += losses[sample]
         residuals[sample] /= count
+    for place in range(practised):  # their lowest bits are 0, so this is a probability
+        probability = residuals[known + place]
+        residuals[known + place] = shares[place] * (probability - soft[place])
     return total / count
 
 
@@ -185,6 +217,105 @@ def _restore(mine: Any, table: Any, own: Any) -> None:
         item = np.uint32(mine[sample] >> 1)
         for column in range(table.shape[1]):
             own[item, column] = table[item, column]
+
+
+# What is practised again beside a batch: `coterie.continual.rehearsal`.
+
+
+@compiled
+def choose(
+    user: Any, done: Any, table: Any, vectors: Any, lists: Any, memory: Any, chosen: Any
+) -> Any:
+    """Choose what a user practises beside a batch, and return how many items that are.
+
+    Args:
+        user: number of the user.
+        done: batches that it has done.
+        table: ``(n, d)`` the user's own.
+        vectors: ``(C, d)`` v of all users.
+        lists: who has one, ``(C,)`` bool; items ``(C, N)`` int32, soft labels and weights
+            ``(C, N)``; keys of draws ``(C,)`` uint64; and whether the chosen ones share their
+            weight, whether they are drawn, and ε.
+        memory: see `_room`; soft labels and weights of the chosen items are written to it.
+        chosen: ``(N,)`` int32, is written to: ``2 * item``, and zeros.
+    """
+    _, items, labels, weights, keys, (shared, drawn, epsilon) = lists
+    soft, shares, draws, scores = memory
+    size: Any = chosen.size
+    if drawn:
+        _score(table, vectors, user, scores)
+        decay = math.exp(-epsilon * _shift(items, user, scores))
+        size = np.int64(np.floor(decay * chosen.size))
+        _draw(keys[user], done, draws)
+    count = 0
+    for place in range(chosen.size):
+        weight = weights[user, place]
+        if weight != 0 and (not drawn or _before(draws, place) < size):
+            chosen[count] = 2 * items[user, place]
+            soft[count] = labels[user, place]
+            shares[count] = weight / table.dtype.type(size) if shared else weight
+            count += 1
+    chosen[count:] = 0
+    return count
+
+
+@compiled
+def _score(table: Any, vectors: Any, user: Any, scores: Any) -> None:
+    """Score all items, up to the number c, which no rank depends on."""
+    four = scores.size - scores.size % 4
+    for item in range(0, four, 4):
+        one = two = three = last = table.dtype.type(0)
+        for column in range(vectors.shape[1]):
+            weight = vectors[user, column]
+            one += table[item, column] * weight
+            two += table[item + 1, column] * weight
+            three += table[item + 2, column] * weight
+            last += table[item + 3, column] * weight
+        scores[item], scores[item + 1] = one, two
+        scores[item + 2], scores[item + 3] = three, last
+    for item in range(four, scores.size):
+        score = table.dtype.type(0)
+        for column in range(vectors.shape[1]):
+            score += table[item, column] * vectors[user, column]
+        scores[item] = score
+
+
+@compiled
+def _shift(items: Any, user: Any, scores: Any) -> Any:
+    """Sum over the listed items how far their ranks are from their places in the list (Eq. 2)."""
+    shift: Any = 0
+    for place in range(items.shape[1]):
+        score, above = scores[items[user, place]], np.uint32(0)
+        for item in range(scores.size):
+            above = np.uint32(above + np.uint32(scores[item] > score))  # as wide as a score
+        shift += abs(np.int64(above) - place)
+    return shift
+
+
+@compiled
+def _draw(key: Any, done: Any, draws: Any) -> None:
+    """Draw a number for each place of the list."""
+    own = _bits(key ^ _bits(np.uint64(done), np.uint64(0)), np.uint64(0))  # as `Key.fold`
+    for place in range(draws.size):
+        draws[place] = np.int64(_bits(own, np.uint64(place)) >> _U11)
+
+
+@compiled
+def _before(draws: Any, place: Any) -> Any:
+    """How many draws are smaller than that of a place."""
+    count = 0
+    for other in range(draws.size):
+        count += draws[other] < draws[place]
+    return count
+
+
+@compiled
+def _bits(state: Any, counter: Any) -> Any:
+    """`Key.bits` of one uint64 counter."""
+    x = state + counter * _GOLDEN + _GOLDEN
+    x = (x ^ (x >> _U30)) * _MIX1
+    x = (x ^ (x >> _U27)) * _MIX2
+    return x ^ (x >> _U31)
 
 
 @compiled

@@ -30,6 +30,7 @@ class Tried:
     ids: Tensor
     key: Key
     down: Any
+    mine: Any
     before: Any
     up: Any
     new: Any
@@ -169,13 +170,14 @@ class InProcess(Exchange):
         up, new = getattr(self.client, name)(down, mine, data, own)
         if self.is_list and written(before):
             raise TypeError(f"step '{name}' wrote into private state: it must make a new one")
-        return Tried(ids, key, down, before, up, new)
+        return Tried(ids, key, down, mine, before, up, new)
 
     def _settle(self, request: Request, tried: Tried) -> Answers:
         """The transaction after a step: guard, pass uploads through middleware, and commit."""
         answers, new = self.judged(request, tried)
         if new is not None:
-            self.store.commit(answers.ids, new)
+            was = None if written(tried.before) else tried.mine
+            self.store.commit(answers.ids, new, was)
         return answers
 
     def judged(self, request: Request, tried: Tried) -> tuple[Answers, Any]:

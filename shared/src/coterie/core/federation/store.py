@@ -85,15 +85,22 @@ class PrivateStore(Generic[P]):
             return tree.shallow(self._list[_only(places)])
         return tree.take(self._enrolled(), places)
 
-    def commit(self, ids: Tensor, private: P) -> None:
-        """Write the private state of ``ids`` back."""
+    def commit(self, ids: Tensor, private: P, was: P | None = None) -> None:
+        """Write the private state of ``ids`` back.
+
+        Args:
+            ids: ``(K,)`` int64.
+            private: of these clients.
+            was: what was taken of them, if nothing was written into it: what of it stands in
+                ``private``, at the same place, is not written again.
+        """
         self.changes += 1
         places = self._places(ids)
         if not self.stacked:
             self._list[_only(places)] = private
             return
         try:
-            self._rows = tree.put(self._enrolled(), places, private)
+            self._rows = tree.put(self._enrolled(), places, private, was)
         except KeyError as error:
             if places.numel() != self._count:
                 raise TypeError(

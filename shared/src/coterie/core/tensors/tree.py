@@ -198,14 +198,17 @@ def with_room(tree: T, count: int) -> T:
     return map_values(change, tree)
 
 
-def put(tree: T, places: Tensor, new: T) -> T:
+def put(tree: T, places: Tensor, new: T, was: T | None = None) -> T:
     """Write K clients into a stacked tree: tensors in place, `Stacked` leaves anew; return it.
 
     Each of their positions, ``places`` (``(K,)`` int64), is there once. A tensor that has no room
     yet, ``(C, 0)``, stands for zeros, and gets room for all clients with the first who need it.
+    What is the very leaf of ``was``, which was taken of these clients, is not written again.
     """
 
-    def change(old: Any, rows: Any) -> Any:
+    def change(old: Any, rows: Any, before: Any = None) -> Any:
+        if rows is before:
+            return old
         if isinstance(old, Tensor):
             return _roomy(old, rows).index_copy_(0, places, _roomy(rows, old))
         order = torch.arange(old.n_clients).index_copy(
@@ -213,7 +216,7 @@ def put(tree: T, places: Tensor, new: T) -> T:
         )
         return old.concatenate(rows).take(order)
 
-    return map_values(change, tree, new)
+    return map_values(change, tree, new) if was is None else map_values(change, tree, new, was)
 
 
 def finite(

@@ -15,7 +15,8 @@ from coterie.continual.experiment import Experiment
 from coterie.continual.messages import EvaluationTable
 from coterie.continual.proxies import ranks
 from coterie.continual.published import TABLES
-from coterie.continual.retention import preference_shift, score_items
+from coterie.continual.rehearsal import preference_shift
+from coterie.continual.retention import score_items
 from coterie.continual.tables.study import NAMES, Study, paired
 from coterie.core.errors import UserError
 from coterie.core.metrics.ranking import top_k
