@@ -2,9 +2,9 @@
 
 import torch
 
-from coterie.assisted.algorithm import make_server
 from coterie.assisted.client_halves import make_client
 from coterie.assisted.data import Organisations, OwnDomain
+from coterie.assisted.server_halves import make_server
 from coterie.core.data.interactions.cells import Cells, Domain
 from coterie.core.federation.federation import Federation
 from coterie.core.protocol.card import Card

@@ -1,5 +1,6 @@
 """What a user of mtal can get wrong: one line that names the thing and the remedy, status 2."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,20 @@ def test_an_attack_is_on_the_data_that_the_run_was_trained_on(
     assert main(["assisted", "attack", "--run", str(run), "--draws", "1"]) == 2
     assert "the data have changed since the run was trained" in capsys.readouterr().err
     assert not (run / "attack.json").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["alone", "sums"])
+def test_a_run_that_went_on_after_its_best_round_can_be_exported(method, capsys, tmp_path) -> None:
+    """The last checkpoint has what organisations kept of the best round."""
+    model = {"alone": ("mf", "0.1"), "sums": ("autorec", "0.3")}[method]
+    words = ["--method", method, "--model.name", model[0], "--train.lr", model[1], *QUIET]
+    given = ["train", "mtal", *TINY, *words, "--rounds", "6", "--run.out", str(tmp_path / "runs")]
+    assert main(given) == 0
+    (run,) = (tmp_path / "runs").glob("*/*")
+    best = json.loads((run / "summary.json").read_text())["metrics"]["test/best_round"]
+    assert best < 6
+    to = str(tmp_path / "model")
+    words = ["--run", str(run), "--client", "1", "--to", to, "--format", "safetensors"]
+    assert main(["export", *words]) == 0
+    assert "bit for bit" in capsys.readouterr().out

@@ -10,7 +10,6 @@ from tests.assisted.small_organisations import N_ROWS, WIDTHS, finished, make_or
 from coterie.assisted.aae.cells import Inputs, Pattern
 from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.training import Plan, Trained, train
-from coterie.assisted.algorithm import server_half
 from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
 from coterie.assisted.messages import Turn
@@ -19,6 +18,7 @@ from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
 from coterie.assisted.samples.matrix import Asked, Samples
+from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import (
     DomainSettings,
     ModelSettings,

@@ -494,6 +494,16 @@ def test_privacy_says_which_steps_have_noise(capsys: Capture) -> None:
     assert "privacy.clip_by entry" in capsys.readouterr().out
 
 
+def test_privacy_shows_the_uploads_of_a_method(capsys: Capture) -> None:
+    assert main(["privacy", "mtal", "--method", "sums", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["step"] for row in rows if row["direction"] == "up"} == {"join", "measure", "sum"}
+    assert error(capsys, "privacy", "mtal", "--method", "sms") == (
+        "mtal has no method 'sms': did you mean 'sums'?"
+    )
+    assert "name it, as in coterie privacy mtal" in error(capsys, "privacy", "--method", "sums")
+
+
 def test_a_paper_can_have_commands_of_its_own(toy: Paper, capsys: Capture) -> None:
     for words in (["llm"], ["pplr", "--help"]):
         assert main(words) == 0

@@ -44,12 +44,10 @@ from coterie.assisted.prediction_messages import (
 )
 from coterie.assisted.protection import added, check_sum
 from coterie.assisted.quality import monitor_of, note_progress, note_quality
-from coterie.assisted.readings import resolve
 from coterie.assisted.routes import Routes, align, check_common, misplaced
 from coterie.assisted.settings import FEWEST, Settings
 from coterie.core.federation.selection import NO_ROUND, BestRound, Selecting
 from coterie.core.metrics.ranking_report import Split
-from coterie.core.protocol.card import Card
 from coterie.core.protocol.cohort import Cohort
 from coterie.core.protocol.journal import Journal
 from coterie.core.protocol.messages import PerClient
@@ -334,23 +332,3 @@ def note_loss(replies: ListReplies[Loss], journal: Journal) -> None:
     sizes = torch.stack([up.cells for up in ups])
     journal.scalar("fed/loss", losses @ (sizes / sizes.sum()).double())
     journal.per_client("fed/loss", replies.ids, losses)
-
-
-def server_half(settings: Settings) -> Relay | RelayOnce | Observer:
-    """Make the server half of a method.
-
-    Args:
-        settings: with the reading's choices resolved.
-    """
-    match settings.method:
-        case "mtal":
-            return Relay(settings)
-        case "residuals":
-            return RelayOnce(settings)
-        case _:
-            return Observer(settings)
-
-
-def make_server(card: Card, ids: Tensor, folder: object = None) -> Relay | RelayOnce | Observer:
-    """Make the server half of the card's method from the card alone."""
-    return server_half(resolve(card.read(Settings)))

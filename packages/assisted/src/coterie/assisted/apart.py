@@ -31,8 +31,8 @@ from coterie.core.tensors.device import tiny_as_zero
 from coterie.core.tensors.keys import Key
 
 
-class Apart(Client[ApartState, OwnDomain]):
-    """An organisation without peers, of the methods alone and joint.
+class Independent(Client[ApartState, OwnDomain]):
+    """An organisation that predicts without peers.
 
     Args:
         settings: with the reading's choices resolved.
@@ -48,17 +48,6 @@ class Apart(Client[ApartState, OwnDomain]):
         """Begin with a model that has seen nothing, or that needs no training."""
         learned = self.own(data)[1].begin(self.drawing(key, 0))
         return ApartState(learned, learned.params)
-
-    @TRAIN
-    def train(
-        self, down: Epochs, mine: ApartState, data: OwnDomain, key: Key
-    ) -> tuple[Loss, ApartState]:
-        """Train for some epochs more."""
-        # Weight decay lets up to half a network's numbers fade; a step took ten times as long.
-        with tiny_as_zero():
-            learned = self.of(mine, data)[1].train(mine.learned, self.drawing(key, down.round))
-        loss = Loss(learned.loss.clone(), torch.tensor(len(data.train)))
-        return loss, replace(mine, learned=learned)
 
     @MEASURE
     def measure(
@@ -98,6 +87,21 @@ class Apart(Client[ApartState, OwnDomain]):
             learner = Learner(self.settings, data)
             found = self._known[data.id] = learner, model_of(learner)
         return found
+
+
+class Apart(Independent):
+    """An organisation that trains without peers, of the methods alone and joint."""
+
+    @TRAIN
+    def train(
+        self, down: Epochs, mine: ApartState, data: OwnDomain, key: Key
+    ) -> tuple[Loss, ApartState]:
+        """Train for some epochs more."""
+        # Weight decay lets up to half a network's numbers fade; a step took ten times as long.
+        with tiny_as_zero():
+            learned = self.of(mine, data)[1].train(mine.learned, self.drawing(key, down.round))
+        loss = Loss(learned.loss.clone(), torch.tensor(len(data.train)))
+        return loss, replace(mine, learned=learned)
 
 
 def model_of(learner: Learner) -> Model:

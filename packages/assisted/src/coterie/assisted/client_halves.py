@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from coterie.assisted.apart import Apart
+from coterie.assisted.apart import Apart, Independent
 from coterie.assisted.client import Organisation
 from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.settings import Settings
+from coterie.assisted.sums_client import Summing
 from coterie.core.protocol.card import Card
 
 
-def client_half(settings: Settings) -> Organisation | Apart:
+def client_half(settings: Settings) -> Organisation | Independent:
     """Make the client half of a method.
 
     Args:
@@ -21,10 +22,12 @@ def client_half(settings: Settings) -> Organisation | Apart:
             return Organisation(settings)
         case "residuals":
             return Receiver(settings)
+        case "sums":
+            return Summing(settings)
         case _:
             return Apart(settings)
 
 
-def make_client(card: Card, folder: object = None) -> Organisation | Apart:
+def make_client(card: Card, folder: object = None) -> Organisation | Independent:
     """Make the client half of the card's method from the card alone."""
     return client_half(resolve(card.read(Settings)))

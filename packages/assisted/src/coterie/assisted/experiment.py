@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.assisted.algorithm import Relay
-from coterie.assisted.apart import Apart
+from coterie.assisted.apart import Independent
 from coterie.assisted.by_trainer import standalone
 from coterie.assisted.client import Organisation
 from coterie.assisted.data import Organisations, OwnDomain, share_out
@@ -22,6 +22,8 @@ from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
 from coterie.assisted.settings import EXCHANGING, UNTRAINED, Settings
+from coterie.assisted.sums import check_alike
+from coterie.assisted.sums_client import digest
 from coterie.assisted.view import places_of
 from coterie.core.data.interactions.cells import Cells, rated
 from coterie.core.data.interactions.column_partitions import Alignment
@@ -97,7 +99,7 @@ def _predicted(
     """Scores of the cells that organisations are asked for, ``(n,)`` each."""
     server, client = module.federation.server, module.federation.client
     each = {k: (states[k], organisations.each[k], cells) for k, cells in asked.items()}
-    if isinstance(client, Apart):
+    if isinstance(client, Independent):
         return {k: client.predicted(*given) for k, given in each.items()}
     assert isinstance(server, Relay)
     assert isinstance(client, Organisation)
@@ -188,6 +190,8 @@ class Experiment(RecommendsToUsers[Settings]):
             check_common(rows)
             if settings.protect.sum:
                 check_sum(rows)
+            if settings.method == "sums":
+                check_alike({k: digest(names) for k, names in rows.items()})
         return found
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from coterie.assisted.aae.network import RATINGS
 from coterie.assisted.algorithm import Relay
-from coterie.assisted.apart import Apart
+from coterie.assisted.apart import Independent
 from coterie.assisted.client import Organisation
 from coterie.assisted.data import Organisations, OwnDomain
 from coterie.assisted.learner import Learner, column_mean
@@ -62,7 +62,7 @@ def exported_organisation(
     one = each[asked.client]
     state: Any = module.store.take(torch.tensor([one.id]))
     client = module.federation.client
-    if isinstance(client, Apart):
+    if isinstance(client, Independent):
         why = (
             "models that were trained without peers are given as tensors: say --format safetensors"
         )

@@ -82,6 +82,8 @@ def unread(settings: Settings) -> list[str]:
         found += ["assist."]
     if method not in EXCHANGING:
         found += ["data.common"]
+    if method == "sums":
+        found += ["train.epochs", "train.batch_rows"]
     if method == "joint":
         found += ["data.domains", "data.count"]
     if model != "mf":
@@ -94,8 +96,11 @@ def unread(settings: Settings) -> list[str]:
         found += ["model.hidden", "model.dropout", "train.hide"]
     if model not in OF_SAMPLES:
         found += ["model.samples"]
+    if model == "gaussian":
+        found += ["model.code", "model.sizes", "train.lr", "train.weight_decay"]
+        found += ["train.clip", "train.batch_rows"]
     if model not in ("gaussian", "blend"):
-        found += ["model.noise"]
+        found += ["model.noise", "model.rank"]
     if model in OF_SAMPLES:
         found += ["data.side"]
     if model in UNTRAINED:

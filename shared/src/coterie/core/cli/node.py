@@ -90,7 +90,8 @@ def _init(argv: Sequence[str]) -> None:
     card = _card(given.card)
     paper = find_paper(card["paper"])
     tell(f"What would leave {given.out}, in {paper.name}, method {card['settings'].get('method')}")
-    rows = releases(paper, card["settings"].get("privacy.steps", ()))
+    chosen = card["settings"]
+    rows = releases(paper, chosen.get("privacy.steps", ()), chosen.get("method"))
     print_rows([{name: row[name] for name in _SHOWN} for row in rows if row["direction"] == "up"])
     tell(_as_what(card["settings"]))
     if not given.yes and not _agreed():

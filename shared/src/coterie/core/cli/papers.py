@@ -221,6 +221,7 @@ def run_privacy(argv: Sequence[str]) -> None:
     """Run the command; raise `UserError` for what the user can mend."""
     parser = Arguments("privacy", "Show every field that crosses the boundary of a client.")
     parser.add_argument("paper", nargs="?", metavar="PAPER", help="of one paper; default: of all")
+    parser.add_argument("--method", help="of the paper; default: the one that it is about")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help=JSON_HELP)
     form.add_argument("--markdown", action="store_true", help="print a markdown table")
@@ -255,7 +256,9 @@ def run_privacy(argv: Sequence[str]) -> None:
         if not given.json and figure is not None:
             tell(f"Drawn in {figure}")
         return
-    tables = {paper.name: releases(paper, given.steps) for paper in chosen}
+    if given.method is not None and not given.paper:
+        raise UserError("'--method' is of one paper: name it, as in coterie privacy mtal")
+    tables = {paper.name: releases(paper, given.steps, given.method) for paper in chosen}
     if given.json:
         print_json([{"paper": name} | row for name, rows in tables.items() for row in rows])
         return

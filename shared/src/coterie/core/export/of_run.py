@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.errors import UserError
 from coterie.core.registry.papers import find_paper, load
-from coterie.core.run.checkpoint import LAST
+from coterie.core.run.checkpoint import BEST, LAST
 from coterie.core.run.driver import FederatedRun, computing_as
 from coterie.core.run.experiment import Experiment, RecommendsToUsers
 from coterie.core.run.exported import Asked, Exported
@@ -35,7 +35,8 @@ def of_run(run: Path, asked: Asked, kept: Path | None = None) -> Exported:
     # Without a best round, as where nothing was measured, the last one is what there is.
     there = (folder.checkpoints / tested).is_file()
     experiment, module = open_run(run, checkpoint=tested if there else LAST)
-    _check_tested(folder, module.round, there)
+    # The last one has what its clients kept of the best round, where an experiment tests that.
+    _check_tested(folder, module.round, there and tested == BEST)
     with computing_as(experiment.settings.engine):
         return of_experiment(experiment, module, asked)
 

@@ -193,8 +193,9 @@ class ExchangeCohort(Cohort):
         name, refused = request.step.name, torch.tensor(list(answers.refused), dtype=torch.int64)
         asked, n_answered = torch.cat([answers.ids, refused]), answers.ids.numel()
         one_each = isinstance(request.down, Aligned)
-        # An organisation is a party of its own, users are the clients.
-        client = str(int(asked)) if request.step.form == "list" else CLIENTS
+        # An organisation is a party of its own, users are the clients; of a sum are all of them.
+        alone = request.step.form == "list" and asked.numel() == 1
+        client = str(int(asked)) if alone else CLIENTS
         down, count = request.down_for(asked), asked.numel()
         self.ledger.down(name, down, count, client=client, one_each=one_each)
         if message is not None:

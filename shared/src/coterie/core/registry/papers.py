@@ -67,6 +67,7 @@ class Paper:
         settings: the settings dataclass.
         experiment: builds data, client and server of a run.
         client: the client class, whose steps are the protocol.
+        clients: methods -> their client class, where it is another one.
         client_half: what makes the client half from the public card
             (`coterie.core.protocol.card.Card`) and the client's own folder; what it imports knows
             no server half. None: the client class itself.
@@ -105,6 +106,7 @@ class Paper:
     settings: str
     experiment: str
     client: str | None = None
+    clients: Mapping[str, str] = field(default_factory=dict)
     client_half: str | None = None
     server_half: str | None = None
     tables: str | None = None
@@ -132,6 +134,10 @@ class Paper:
         """The settings, beside the data set, that tell runs of a method apart."""
         left_out = ("data.name", *self.unread.get(method, ()))
         return tuple(key for key in self.variant_keys if key not in left_out)
+
+    def client_of(self, method: str | None) -> str | None:
+        """The client class of a method; without one that of most."""
+        return self.client if method is None else self.clients.get(method, self.client)
 
     @property
     def maker(self) -> str | None:

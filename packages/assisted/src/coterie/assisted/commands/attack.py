@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from coterie.assisted.settings import SENDING
+from coterie.assisted.settings import EXCHANGING
 from coterie.core.cli.command import JSON_HELP, Arguments, aside, positive, print_json, print_report
 from coterie.core.errors import UserError
 from coterie.core.files import write_json
 from coterie.core.run.runfolder import RunFolder
 
-DRAWS = 10
+if TYPE_CHECKING:
+    from coterie.assisted.experiment import Experiment
+    from coterie.core.tables.report import Report
+
+DRAWS, SERVER = 10, "server"
 ABOUT = (
     "Read ratings off the residuals that organisations of a run send in round 1, as the server or "
     "another organisation could: with the run's own protections, and with each of a list. Nothing "
@@ -34,32 +40,54 @@ def run(argv: Sequence[str]) -> None:
     # Torch only where it is needed: --help does not wait for it.
     import torch
 
-    from coterie.assisted.attack_report import NAME, attack, protections, report
     from coterie.assisted.experiment import Experiment
     from coterie.core.run.checkpoint import check_data_there, check_folder
-    from coterie.core.tables.jobs import Counting
 
     settings = folder.settings
-    draws = given.draws or (DRAWS if settings.method == "mtal" else 1)
     torch.set_num_threads(settings.engine.threads)
     with aside(given.json):
         check_data_there(folder)
         experiment = Experiment(replace(settings, engine=replace(settings.engine, device="cpu")))
         check_folder(folder.path, experiment.federation())
-        names = [one.domain.name for one in experiment.organisations.each]
-        reader = None if given.reader == "server" else _number(given.reader, names)
-        total = len(protections(experiment.settings, 1.0, given.epsilon))
-        with Counting("Attack", total, settings.run.progress) as bar:
-            rows = attack(experiment, reader, draws, given.epsilon, bar.done)
-        who = "the server" if reader is None else f"organisation {reader}"
-        found = report(rows, who, folder.path)
+        read = _sums if settings.method == "sums" else _residuals
+        found = read(experiment, given, folder.path)
         path = found.save(folder.path)
-        about = {"reader": given.reader, "notes": list(found.notes), "rows": rows}
-        write_json(folder.path / f"{NAME}.json", about)
+        about = {"reader": given.reader, "notes": list(found.notes), "rows": found.rows}
+        write_json(folder.path / f"{found.name}.json", about)
     if given.json:
-        print_json(rows)
+        print_json(found.rows)
         return
     print_report(found, path)
+
+
+def _residuals(experiment: Experiment, given: Namespace, folder: Path) -> Report:
+    """Read the residuals that organisations send."""
+    from coterie.assisted.attack_report import attack, protections, report
+    from coterie.core.tables.jobs import Counting
+
+    settings = experiment.settings
+    names = [one.domain.name for one in experiment.organisations.each]
+    reader = None if given.reader == SERVER else _number(given.reader, names)
+    draws = given.draws or (DRAWS if settings.method == "mtal" else 1)
+    total = len(protections(settings, 1.0, given.epsilon))
+    with Counting("Attack", total, settings.run.progress) as bar:
+        rows = attack(experiment, reader, draws, given.epsilon, bar.done)
+    return report(rows, "the server" if reader is None else f"organisation {reader}", folder)
+
+
+def _sums(experiment: Experiment, given: Namespace, folder: Path) -> Report:
+    """Read the sums that organisations send.
+
+    Raises:
+        UserError: an organisation is to read, which is sent none, or the same are to come again.
+    """
+    from coterie.assisted.sums_attack import exposures, report
+
+    if given.reader != SERVER or given.draws:
+        raise UserError(
+            "sums go to the server alone, anew in every round: leave --reader and --draws out"
+        )
+    return report(exposures(experiment))
 
 
 def _parser() -> Arguments:
@@ -69,7 +97,7 @@ def _parser() -> Arguments:
     )
     parser.add_argument(
         "--reader",
-        default="server",
+        default=SERVER,
         help="who reads: server (default), or the number or name of an organisation",
     )
     parser.add_argument(
@@ -89,10 +117,10 @@ def _check(folder: RunFolder) -> None:
         raise UserError(
             f"{folder.path} is a run of {folder.paper}: coterie assisted attack reads runs of mtal"
         )
-    if folder.settings.method not in SENDING:
+    if folder.settings.method not in EXCHANGING:
         raise UserError(
-            f"{folder.path} is a run of the method {folder.settings.method}, in which no residual "
-            "is exchanged: there is nothing to attack"
+            f"{folder.path} is a run of the method {folder.settings.method}, in which nothing is "
+            "exchanged: there is nothing to attack"
         )
     if not os.access(folder.path, os.W_OK):
         raise UserError(

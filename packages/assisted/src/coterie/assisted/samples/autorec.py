@@ -11,10 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from coterie.assisted.aae.batches import Draws, RowBatches
 from coterie.assisted.aae.cells import Inputs, Pattern
-from coterie.assisted.aae.network import AAE, Params, predict
+from coterie.assisted.aae.network import AAE, Params, predict, value_and_gradients
 from coterie.assisted.aae.training import Plan, Trained, train
-from coterie.assisted.samples.matrix import Asked
+from coterie.assisted.objective import Squared
+from coterie.assisted.samples.matrix import Asked, mean_square
+from coterie.assisted.samples.sums import Sums
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.local_training.step_count import count_steps
 from coterie.core.tensors import tree
@@ -38,14 +41,22 @@ class AutoRec:
         code: width of the code.
         dropout: share of the code that is dropped in training.
         members: number of autoencoders.
+        unit: ``()`` of the residuals; their root mean square by default.
     """
 
     def __init__(
-        self, cells: Cells, plan: Plan, hidden: int, code: int, dropout: float, members: int
+        self,
+        cells: Cells,
+        plan: Plan,
+        hidden: int,
+        code: int,
+        dropout: float,
+        members: int,
+        unit: Tensor | None = None,
     ) -> None:
         self._plan, self._members = plan, members
         self._network = AAE(cells.n_columns, cells.n_columns, {}, hidden, code, dropout)
-        self._scale = _size(cells.values)
+        self._scale = mean_square(cells.values).sqrt() if unit is None else unit
         self._inputs = self._seen(cells)
         self._pattern = Pattern(cells.columns, cells.n_columns)
         self._targets = cells.values / self._scale
@@ -68,6 +79,26 @@ class AutoRec:
         self._last = now, key, found
         return found
 
+    def sums(self, params: Params, key: Key) -> Sums:
+        """Sum the gradients of the squared error over the residuals of all samples.
+
+        Args:
+            params: of all members, each ``(M, ...)``.
+            key: of what is hidden and dropped in this step.
+        """
+        n, found, loss = len(self._targets), dict[str, list[Tensor]](), self._targets.new_zeros(())
+        if not n:
+            return Sums({name: torch.zeros_like(value) for name, value in params.items()}, loss, 0)
+        for number in range(self._members):
+            batches = self._whole(key.fold("member", number))
+            one = {name: values[number] for name, values in params.items()}
+            value, grads = value_and_gradients(one, batches(0), Squared())
+            loss = loss + value * (n / self._members)
+            for name in params:
+                found.setdefault(name, []).append(grads[name] * n)
+        stacked = {name: torch.stack(grads) for name, grads in found.items()}
+        return Sums(stacked, loss, int((self._pattern.columns.lengths > 0).sum()))
+
     def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
         """Residuals to expect at cells of some samples.
 
@@ -87,6 +118,13 @@ class AutoRec:
             one = {name: values[number] for name, values in params.items()}
             total += predict(self._network, one, shrunk, pattern)
         return asked.back(total * (self._scale / self._members))
+
+    def _whole(self, key: Key) -> RowBatches:
+        """All samples as one batch."""
+        plan, network = self._plan, self._network
+        draws = Draws(network.code, network.dropout, plan.input_masking)
+        every = self._inputs, self._pattern, self._targets, len(self._inputs)
+        return RowBatches(*every, draws, key)
 
     def _seen(self, cells: Cells) -> Inputs:
         """What the encoder reads of samples."""
@@ -128,9 +166,3 @@ def _same(left: Trained | Key, right: Trained | Key) -> bool:
         return left == right
     pairs = zip(tree.tensors(left), tree.tensors(right), strict=True)
     return all(torch.equal(one, other) for (_, one), (_, other) in pairs)
-
-
-def _size(residuals: Tensor) -> Tensor:
-    """Root mean square of residuals, ``()``; 1 where all are 0, or there are none."""
-    size = residuals.square().mean().sqrt()
-    return size if bool(size > 0) else torch.ones_like(size)

@@ -37,6 +37,7 @@ class Samples:
         first: where the organisation's own columns begin among them.
         n_own: number of its own columns.
         are_columns: whether a sample is a column, with d = m coordinates, or a row, with d = N.
+        order: ``(m,)`` rows in the order in which they are coordinates of columns; None for theirs.
 
     Example:
         >>> row, column = torch.tensor([0, 2, 1]), torch.tensor([0, 0, 1])
@@ -55,11 +56,12 @@ class Samples:
     first: int
     n_own: int
     are_columns: bool
+    order: Tensor | None = None
 
     @cached_property
     def every(self) -> Cells:
         """All samples, ``(n, d)``."""
-        return self.matrix.transposed() if self.are_columns else self.matrix
+        return self._ordered(self.matrix).transposed() if self.are_columns else self.matrix
 
     @cached_property
     def own(self) -> Cells:
@@ -72,9 +74,13 @@ class Samples:
         """Name cells of the organisation's own matrix, ``(m, n_own)``, as those of its samples."""
         places = torch.arange(len(cells))
         if self.are_columns:
-            return Asked(Cells(cells.columns, places, cells.n_columns).transposed())
+            named = Cells(cells.columns, places, cells.n_columns)
+            return Asked(self._ordered(named).transposed())
         moved = Ragged(cells.columns.values + self.first, cells.columns.offsets)
         return Asked(Cells(moved, places, self.matrix.n_columns))
+
+    def _ordered(self, cells: Cells) -> Cells:
+        return cells if self.order is None else cells.take(self.order)
 
 
 def digest(cells: Cells) -> str:
@@ -89,3 +95,14 @@ def digest(cells: Cells) -> str:
     for part in (cells.columns.values, cells.columns.offsets, cells.values):
         found.update(part.cpu().contiguous().numpy().tobytes())
     return found.hexdigest()
+
+
+def mean_square(residuals: Tensor) -> Tensor:
+    """Mean square of residuals, ``()``; 1 where all are 0, or there are none.
+
+    Example:
+        >>> mean_square(torch.tensor([2.0, 4.0])).tolist(), mean_square(torch.empty(0)).tolist()
+        (10.0, 1.0)
+    """
+    found = residuals.square().mean()
+    return found if bool(found > 0) else torch.ones_like(found)

@@ -14,7 +14,9 @@ from coterie.assisted.aggregation import Choice, Fit, choose
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
 from coterie.assisted.samples.autorec import AutoRec
+from coterie.assisted.samples.gaussian_model import Gaussian
 from coterie.assisted.samples.matrix import Asked, Samples
+from coterie.assisted.samples.sums import AUTOREC, GAUSSIAN, Sums, named, params_of
 from coterie.assisted.settings import AssistSettings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.tensors.keys import Key
@@ -25,13 +27,16 @@ _ETA, _WEIGHTS = "eta", "weights"
 
 
 class OfSamples(Protocol):
-    """A model of samples."""
+    """A model of samples, trained where all of them are, or by sums over those of each (`sums`)."""
 
     def begin(self, key: Key) -> Trained:
         """Give the model before the first round."""
 
     def train(self, now: Trained, key: Key) -> Trained:
         """Train for a round."""
+
+    def sums(self, params: Params, key: Key) -> Sums:
+        """Sum over the samples at hand what one step of training needs."""
 
     def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
         """Residuals to expect at some cells, ``(n,)``, of samples with others, ``(n_own, d)``."""
@@ -49,23 +54,33 @@ class BySamples(Model):
         parts: models of these by name.
     """
 
+    parts: Mapping[str, OfSamples]
+
     def __init__(self, learner: Learner, samples: Samples, parts: Mapping[str, OfSamples]) -> None:
-        self._learner, self._samples, self._parts = learner, samples, parts
+        self._learner, self._samples, self.parts = learner, samples, parts
         self._held: Asked | None = None
 
     def begin(self, key: Key) -> Trained:
         """Begin with F⁰."""
-        found = {name: part.begin(key.fold(name)) for name, part in self._parts.items()}
-        weights = torch.full((len(found),), 1.0 / len(found), dtype=torch.float64)
-        return _joined(found, Choice(torch.zeros((), dtype=torch.float64), weights))
+        return self.unrated({name: part.begin(key.fold(name)) for name, part in self.parts.items()})
+
+    def unrated(self, found: Mapping[str, Trained]) -> Trained:
+        """Leave F⁰ as it is, whatever models say."""
+        return _joined(found, _alike(len(found), eta=0.0))
 
     def train(self, now: Trained, key: Key) -> Trained:
         """Train all for a round, then choose the rate; begin first where nothing has begun."""
         now = now if now.params else self.begin(key)
         found = {
-            name: part.train(_part(now, name), key.fold(name)) for name, part in self._parts.items()
+            name: part.train(_part(now, name), key.fold(name)) for name, part in self.parts.items()
         }
+        return self.rated(found)
+
+    def rated(self, found: Mapping[str, Trained]) -> Trained:
+        """Choose the rate of what models have learned."""
         cells = self._learner.data.valid
+        if not len(cells):  # nothing to choose by
+            return _joined(found, _alike(len(found), _BY_VALIDATION.eta))
         outputs = self._outputs({name: one.params for name, one in found.items()}, cells)
         held = Fit(
             self._learner.objective,
@@ -77,17 +92,17 @@ class BySamples(Model):
 
     def predict(self, params: Params, cells: Cells) -> Tensor:
         """F at cells of the organisation's own matrix, ``(n,)``; F⁰ before anything has begun."""
-        if not params:
-            return self._learner.base.at(cells)
-        each = {name: _of(params, name) for name in self._parts}
-        choice = Choice(params[_ETA], params[_WEIGHTS])
         scores = self._learner.base.at(cells)
+        if not params:
+            return scores
+        each = {name: params_of(params, name) for name in self.parts}
+        choice = Choice(params[_ETA], params[_WEIGHTS])
         return scores + choice.step(self._outputs(each, cells)).to(scores)
 
     def _outputs(self, params: Mapping[str, Params], cells: Cells) -> Tensor:
         """Outputs f_j, ``(n, J)``."""
         asked, own = self._asked(cells), self._samples.own
-        found = [part.outputs(params[name], own, asked) for name, part in self._parts.items()]
+        found = [part.outputs(params[name], own, asked) for name, part in self.parts.items()]
         return torch.stack(found, 1)
 
     def _asked(self, cells: Cells) -> Asked:
@@ -99,32 +114,52 @@ class BySamples(Model):
         return self._held
 
 
-def models_of(learner: Learner, samples: Samples) -> dict[str, OfSamples]:
+def models_of(
+    learner: Learner, samples: Samples, unit: Tensor | None = None
+) -> dict[str, OfSamples]:
     """Make the models of samples that the settings name.
 
     Args:
         learner: of an organisation.
         samples: what they are fitted to.
+        unit: ``()`` of residuals; the root mean square of these samples' by default.
     """
     model = learner.settings.model
     hidden, code = model.widths(learner.data.domain.name)
-    sizes = hidden, code, model.dropout, model.members
-    return {"autorec": AutoRec(samples.every, learner.plan, *sizes)}
+    sizes, plan = (hidden, code, model.dropout, model.members), learner.plan
+    found = dict[str, OfSamples]()
+    if model.name != "gaussian":
+        found[AUTOREC] = AutoRec(samples.every, plan, *sizes, unit)
+    if model.name != "autorec":
+        found[GAUSSIAN] = Gaussian(samples.every, model.noise, model.rank, plan.epochs, unit)
+    return found
 
 
-def own_samples(learner: Learner) -> Samples:
-    """Residuals of an organisation's own cells, all that one without peers has."""
+def own_samples(learner: Learner, order: Tensor | None = None) -> Samples:
+    """Residuals of an organisation's own cells, all that one without peers has.
+
+    Args:
+        learner: of the organisation.
+        order: ``(m,)`` of its rows as coordinates, where others have the same; None for its own.
+    """
     cells = learner.data.train
     residuals = learner.objective.residual(cells.values, learner.base.at(cells))
     matrix = Cells(cells.columns, residuals, cells.n_columns)
-    return Samples(matrix, 0, cells.n_columns, learner.settings.samples_are_columns)
+    are_columns = learner.settings.samples_are_columns
+    return Samples(matrix, 0, cells.n_columns, are_columns, order)
+
+
+def _alike(count: int, eta: float) -> Choice:
+    """A rate, and equal weights."""
+    weights = torch.full((count,), 1.0 / count, dtype=torch.float64)
+    return Choice(torch.tensor(eta, dtype=torch.float64), weights)
 
 
 def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
     """What all parts have learned, and what is made of it."""
-    params = {
-        f"{name}/{key}": value for name, one in parts.items() for key, value in one.params.items()
-    }
+    params: Params = {}
+    for name, one in parts.items():
+        params |= named(name, one.params)
     params |= {_ETA: choice.eta, _WEIGHTS: choice.weights}
     every = list(parts.values())
     state = next((one.state for one in every if one.state is not None), None)
@@ -133,10 +168,4 @@ def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
 
 def _part(joined: Trained, name: str) -> Trained:
     """What one part has learned."""
-    return Trained(_of(joined.params, name), joined.loss, joined.epochs, joined.state)
-
-
-def _of(params: Params, name: str) -> Params:
-    """Parameters of a part."""
-    begin = f"{name}/"
-    return {key.removeprefix(begin): p for key, p in params.items() if key.startswith(begin)}
+    return Trained(params_of(joined.params, name), joined.loss, joined.epochs, joined.state)

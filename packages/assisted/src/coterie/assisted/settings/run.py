@@ -52,13 +52,16 @@ class ModelSettings:
     """What the encoder reads: ratings, or what they are above the mean of their column."""
     members: int = 5
     """Of autorec: autoencoders whose outputs are averaged."""
-    noise: float = 0.65
-    """Of gaussian: variance of a residual around what its sample has of the distribution."""
+    rank: int = 50
+    """Of gaussian: directions in which coordinates vary together."""
+    noise: float = 0.85
+    """Of gaussian: variance of a residual around what its sample has of the distribution, in units
+    of the residuals' mean square."""
     sizes: dict[str, str] | None = None
     """Widths of single organisations' layer and code, as Drama=64-32, where they differ."""
 
     def __post_init__(self) -> None:
-        each_at_least(self, 1, "hidden", "code", "members", prefix="model.")
+        each_at_least(self, 1, "hidden", "code", "members", "rank", prefix="model.")
         each_positive(self, "noise", prefix="model.")
         for name, widths in (self.sizes or {}).items():
             if not re.fullmatch(r"[1-9]\d*-[1-9]\d*", widths):
@@ -133,7 +136,8 @@ class Settings(BaseSettings):
 
     method: Method = "mtal"
     """mtal; alone: every organisation for itself; joint: one that holds all data. Of ours, with
-    models of samples: residuals, which are exchanged once, and each trains on what it was sent."""
+    models of samples: residuals, which are exchanged once, and each trains on what it was sent;
+    sums, by which a server moves one model, while residuals stay."""
     rounds: int = 10
     """T: assistance rounds; of the other methods, rounds of train.epochs epochs each."""
     patience: int = 1000
@@ -170,6 +174,7 @@ class Settings(BaseSettings):
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
         self._check_apart()
         self._check_samples()
+        self._check_sums()
         held = self.reading != "released" and self.data.valid
         if self.method == "mtal" and self.assist.eta_rule == "validation" and not held:
             raise UserError(
@@ -189,6 +194,27 @@ class Settings(BaseSettings):
             raise UserError(
                 f"'model.name' {model} chooses its rate by cells that are not those of the test: "
                 "set data.valid above 0, and a reading other than released"
+            )
+
+    def _check_sums(self) -> None:
+        """Refuse what a model that all organisations share cannot be."""
+        if self.method != "sums":
+            return
+        if self.data.common < 1:
+            raise UserError(
+                "the method sums needs all rows in common, not a share of "
+                f"{self.data.common:g}: set data.common 1, or take the method residuals"
+            )
+        if not self.samples_are_columns:
+            other = "users" if self.model.samples == "items" else "items"
+            raise UserError(
+                f"samples of the method sums are what each organisation has of its own, with "
+                f"data.align {self.data.align} not {self.model.samples}: set model.samples {other}"
+            )
+        if self.model.sizes:
+            raise UserError(
+                "'model.sizes' gives organisations networks of their own, and the method sums "
+                "has one for all: set model.hidden and model.code"
             )
 
     def _check_apart(self) -> None:
