@@ -23,6 +23,7 @@ from coterie.core.tables.result import RunResult
 
 pytestmark = pytest.mark.long
 
+USERS_IN_COMMON = ["--data.align=user", "--data.domains=uniform", "--data.count=3"]
 EXPLICIT, IMPLICIT = "RMSE, item Uniform", "MAP@10, item Uniform"
 TRAINED = ["MF", "MLP", "NCF", "AAE"]
 COMMON = [
@@ -263,7 +264,7 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
 
     resumed = False
     monkeypatch.setattr(study.Study, "train", counting)
-    monkeypatch.setattr(main_table, "own_rows", lambda settings, best: own_rows(settings)[:1])
+    monkeypatch.setattr(main_table, "own_rows", lambda settings, more: own_rows(settings)[:1])
     with pytest.raises(KeyboardInterrupt):
         made(file, tmp_path, *flags, table=1, seeds=(0,))
     cache = tmp_path / "mtal" / "tables" / "cache"
@@ -275,15 +276,17 @@ def test_an_interrupted_table_goes_on(file, tmp_path, monkeypatch):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
 
 
-def test_the_best_variant_has_a_row_and_is_compared_with_all(file, out):
-    report = made(
-        file, out, *ITEMS_IN_COMMON, "--data.feedback=explicit", "--variant=best", table=1
-    )
+@pytest.mark.parametrize("where", [ITEMS_IN_COMMON, USERS_IN_COMMON])
+def test_the_best_variant_has_a_row_and_is_compared_with_all(file, out, where):
+    report = made(file, out, *where, "--data.feedback=explicit", "--variant=best")
     assert {line["reading"] for line in report.view} == {"recommended"}
     *others, last = [line["method"] for line in report.view]
     assert last == "--variant best (ours)"
+    assert ("--variant sums (ours)" in others) == (where is USERS_IN_COMMON)
     (tests,) = [note for note in report.notes if "--variant best (ours) minus: " in note]
     assert all(f"{name} " in tests for name in others if name != "smoothed rate, joint or alone")
+    with pytest.raises(UserError, match="leave out --table"):
+        made(file, out, *where, "--variant=best", table=1)
 
 
 def test_flags_limit_the_table_and_name_its_file(file, out):

@@ -144,7 +144,7 @@ def test_each_block_has_its_own_places():
     second = Widths(torch.tensor([9, 7, 5]), Ragged.from_lists([[40], [20], [10]]))
     exchange = InProcess(WideClient(), [first, second], Key.from_seed(0).fold)
     for block, widths in ((0, {5: 1, 9: 4}), (1, {5: 10, 7: 20, 9: 40}), (0, {2: 3})):
-        found = {id: exchange._data(torch.tensor([id]), block) for id in widths}
+        found = {id: exchange.data_of(torch.tensor([id]), block) for id in widths}
         assert {id: (data.id, data.width) for id, data in found.items()} == {
             id: (id, width) for id, width in widths.items()
         }

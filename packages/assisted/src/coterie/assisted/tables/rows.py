@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal
 
 from coterie.assisted.readings import AS_PRINTED, MODELS, baseline
@@ -22,9 +23,10 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ),
 }
 """Options of ours that are better on validation cells (docs/assisted.md): labels and settings."""
-_CONFIGURED, BEST = "mtal-configured", "best"
+_CONFIGURED, BEST, SUMS = "mtal-configured", "best", "sums"
 OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
     _CONFIGURED: "MTAL, as configured (ours)",
+    SUMS: "--variant sums (ours)",
     BEST: "--variant best (ours)",
 }
 _SAMPLING: Mapping[str, tuple[Method, str]] = {
@@ -103,20 +105,19 @@ def ceilings(cell: Cell, settings: Settings) -> list[Row]:
     return found
 
 
-def own_rows(settings: Settings, best: Settings | None = None) -> list[Row]:
+def own_rows(settings: Settings, more: Mapping[str, Settings] = MappingProxyType({})) -> list[Row]:
     """Give MTAL as printed, with the rate of the settings, and with options of ours.
 
     Args:
         settings: of MTAL.
-        best: of ``--variant best``.
+        more: settings of the variants `BEST` and `SUMS`.
     """
     plain = as_printed(settings)
     variants = {OWN: plain}
     variants |= {name: changed(plain, more) for name, (_, more) in VARIANTS.items()}
     if settings not in variants.values():
         variants[_CONFIGURED] = settings
-    if best is not None:
-        variants[BEST] = best
+    variants |= more
     side = "_s" if settings.data.side else ""
     labels = {OWN: "MTAL", **OURS}
     return [

@@ -222,15 +222,16 @@ class Study(study.Study[Settings]):
             self._arranged(cell, reading, None if given in LAYERS else given), method="mtal"
         )
 
-    def best(self, cell: Cell, reading: str) -> Settings | None:
-        """Settings of ``--variant best`` in a cell, where the user asks for it.
+    def variants(self, cell: Cell, reading: str) -> dict[str, Settings]:
+        """Settings of ``--variant best`` in a cell, and of ``sums``, where the user asks for these.
 
         There are none in the reading released, which has no cells to choose by but those of the
-        test.
+        test. Sums are of items that an organisation has to itself.
         """
         if self.configuration.given.variant != "best" or reading == "released":
-            return None
-        return self._arranged(cell, reading, "best")
+            return {}
+        names = ("best", "sums") if cell.align == "user" and not cell.higher else ("best",)
+        return {name: self._arranged(cell, reading, name) for name in names}
 
     def _arranged(self, cell: Cell, reading: str, variant: str | None) -> Settings:
         flags = {**self.given, **cell.values, "reading": reading}
