@@ -239,7 +239,11 @@ def wait_until(holds) -> None:
 @pytest.fixture
 def training(tmp_path):
     """A training whose two processes are at work, and these."""
-    command = "import sys; from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    # Python leaves SIGINT ignored in a background job of a shell.
+    command = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
+        "from coterie.core.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", command, "train", *ENDLESS, *QUIET, "--run.out", str(tmp_path)],
         cwd=tmp_path,

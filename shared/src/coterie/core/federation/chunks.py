@@ -40,7 +40,7 @@ def fitting(footprint: Tensor, memory: int = WORKING_MEMORY) -> list[int]:
 
     Example:
         >>> fitting(torch.full((9,), WORKING_MEMORY // 4))
-        [3, 2, 2, 2]
+        [2, 2, 2, 3]
     """
     if not len(footprint):
         return []

@@ -83,7 +83,9 @@ class InForks(InProcess):
         name, down, when = request.step.name, request.down, request.when
         asked = _Asked(name, down, when, request.draw, fold)
         given = self._given(request)
-        for _, (answers, new) in self.crew.answers((asked, bool(self.middleware)), given):
+        for _, (answers, new, left) in self.crew.answers((asked, bool(self.middleware)), given):
+            if left is not None:
+                self.client.found(left)
             if new is not None:
                 self.store.commit(answers.ids, new)
             yield answers
@@ -124,18 +126,23 @@ def clients_here(federation: Federation, secrets: Callable[[Tensor], Key]) -> In
     )
 
 
-def _answer(clients: InForks, common: Any, given: Any) -> tuple[Answers, Any]:
-    """Let a chunk answer, in a process of the crew; what it sends is summed up there."""
+def _answer(clients: InForks, common: Any, given: Any) -> tuple[Answers, Any, Any]:
+    """Let a chunk answer, in a process of the crew; what it sends is summed up there.
+
+    Returns:
+        Answers, new private state, and what steps left beside these.
+    """
     (asked, passes), (ids, mine) = common, given
+    clients.client.left()  # of before this process was forked
     step = clients.client.steps()[asked.step]
     request = Request(step, asked.down, ids, asked.when, asked.draw, asked.fold)
     here = clients if passes else replace(clients, middleware=())
     tried = here.tried(request, ids, here.data_of(ids, request.when[0]), mine)
     answers, new = here.judged(request, tried)
     diverged = counted(step, answers) is not answers  # which only who has asked may tell
-    if request.fold is None or answers.up is None or diverged:
-        return answers, new
-    return joined(request, [answers]), new
+    if request.fold is not None and answers.up is not None and not diverged:
+        answers = joined(request, [answers])
+    return answers, new, clients.client.left()
 
 
 def _known(client: Client[Any, Any]) -> Any:

@@ -231,6 +231,10 @@ def number(name: str, value: Any) -> Tensor:
     raise UserError(f"self.log('{name}', ...) got {what}: log one number, such as a mean")
 
 
+_Heard = tuple[dict[str, dict[int, tuple[float, int]]], dict[int, int]]
+"""Name -> client -> sum and number of steps; client -> number of samples."""
+
+
 class StepLogs:
     """Means over the steps of each client, in the round that is open.
 
@@ -282,6 +286,22 @@ class StepLogs:
         with self._lock:
             self._sizes.update(zip(data.ids.tolist(), data.lengths.tolist(), strict=True))
 
+    def taken(self) -> _Heard:
+        """Give what there is of the round, once: for another process."""
+        with self._lock:
+            found, self._sums, self._sizes = (self._sums, self._sizes), {}, {}
+        return found
+
+    def add(self, heard: _Heard) -> None:
+        """Add what `taken` gave elsewhere."""
+        with self._lock:
+            for name, of_clients in heard[0].items():
+                mine = self._sums.setdefault(name, {})
+                for client, (total, count) in of_clients.items():
+                    before = mine.get(client, (0.0, 0))
+                    mine[client] = (before[0] + total, before[1] + count)
+            self._sizes.update(heard[1])
+
     def note(self, journal: Journal) -> None:
         """Enter the round's means, as ``train/NAME``, and those of clients; begin a new round."""
         if "fed/loss" in journal.scalars and not self.collected:
@@ -322,6 +342,14 @@ class ObservedTraining(LocalTraining):
     def recording(self) -> bool:
         """No: a step that is run again as a list of operations logs nothing."""
         return False
+
+    def left(self) -> Any:
+        """Take what steps logged."""
+        return self.logs.taken()
+
+    def found(self, left: Any) -> None:
+        """Add what steps logged in another process."""
+        self.logs.add(left)
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None

@@ -104,6 +104,16 @@ class Client(Generic[P, X]):
         """
         return None
 
+    def left(self) -> Any:
+        """Take what steps left beside their answers, such as what a module logged; None: nothing.
+
+        Where steps run in a process of their own it is brought to this client half by `found`.
+        """
+        return None
+
+    def found(self, left: Any) -> None:
+        """Add what steps left elsewhere to what they left here."""
+
     def constants(self) -> Mapping[str, str]:
         """Digests of what is neither sent nor trained and must be as the server has it, by name.
 

@@ -255,7 +255,7 @@ class Evaluator:
         if self._habits.changing is not None:  # for every client from where the module stands
             self._made()
         if not count:
-            return {name: torch.tensor(torch.nan, dtype=torch.float64) for name in self._names}
+            return dict.fromkeys(self._names, torch.tensor(torch.nan, dtype=torch.float64))
         size = None if self._whole_only(data) else _BATCH
         sums, kept = dict.fromkeys(self._means, torch.zeros((), dtype=torch.float64)), []
         for batch in _in_turn(data, size):
@@ -265,8 +265,7 @@ class Evaluator:
             if self._whole is not None:
                 kept.append(self._whole(params, batch))
         found = {name: total / count for name, total in sums.items()}
-        if kept:
-            assert self._itself is not None
+        if kept and self._itself is not None:
             found |= {n: v.double() for n, v in self._itself.measures(_joined(kept)).items()}
         return found
 
@@ -278,12 +277,11 @@ class Evaluator:
             params: as for `of_clients`.
             data: of C clients, each with samples.
         """
-        whole, found = self._whole, []
+        whole = self._whole
         assert whole is not None
-        for row in range(len(data)):
-            one, model = data.take(torch.tensor([row])), _of_client(params, row)
-            found.append(_joined([whole(model, batch) for batch in _in_turn(one, _BATCH)]))
-        return found
+        rows = torch.arange(len(data)).split(1)
+        each = ((_of_client(params, int(row)), data.take(row)) for row in rows)
+        return [_joined([whole(m, batch) for batch in _in_turn(d, _BATCH)]) for m, d in each]
 
     def _stacked(self, found: list[dict[str, Tensor]]) -> Quality:
         none = torch.zeros(0, dtype=torch.float64)

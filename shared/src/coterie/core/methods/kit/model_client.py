@@ -81,6 +81,14 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         self.shared = matching(self._form, settings.share)
         self.branch = self._branch() if settings.branch.use else None
 
+    def left(self) -> Any:
+        """Take what training steps left beside their answers."""
+        return self.local.left()
+
+    def found(self, left: Any) -> None:
+        """Add what training steps left elsewhere."""
+        self.local.found(left)
+
     @property
     def own_form(self) -> nn.Module:
         """Form of a client's own model; by default that of all models."""

@@ -54,6 +54,13 @@ class LocalTraining(TrainableLoss):
         self._mixes = mixes_samples(module)
         self._stack = StackWidth.of(module)
 
+    def left(self) -> Any:
+        """Take what steps left beside what is returned: nothing, unless a subclass collects it."""
+        return None
+
+    def found(self, left: Any) -> None:
+        """Add what steps left in another process."""
+
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
     ) -> CountedBatches:
