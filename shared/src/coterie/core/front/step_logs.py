@@ -343,14 +343,6 @@ class ObservedTraining(LocalTraining):
         """No: a step that is run again as a list of operations logs nothing."""
         return False
 
-    def left(self) -> Any:
-        """Take what steps logged."""
-        return self.logs.taken()
-
-    def found(self, left: Any) -> None:
-        """Add what steps logged in another process."""
-        self.logs.add(left)
-
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
     ) -> CountedBatches:

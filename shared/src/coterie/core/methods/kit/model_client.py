@@ -82,12 +82,12 @@ class ModelClient(Client[P, SplitSamples[SampleData]]):
         self.branch = self._branch() if settings.branch.use else None
 
     def left(self) -> Any:
-        """Take what training steps left beside their answers."""
-        return self.local.left()
+        """Take what training steps logged beside their answers."""
+        return None if self.local.logs is None else self.local.logs.taken()
 
     def found(self, left: Any) -> None:
-        """Add what training steps left elsewhere."""
-        self.local.found(left)
+        """Add what training steps logged elsewhere."""
+        self.local.logs.add(left)
 
     @property
     def own_form(self) -> nn.Module:

@@ -38,7 +38,12 @@ class LocalTraining(TrainableLoss):
         module: see `coterie.core.local_training.trainable.TrainableLoss`, as are the rest and what
             is raised.
         settings: epochs, batch size, optimizer, learning rate, weight decay, clipping.
+
+    Attributes:
+        logs: where steps log; `taken` gives all of it once, `add` more. None: they do not.
     """
+
+    logs: Any = None
 
     def __init__(
         self,
@@ -53,13 +58,6 @@ class LocalTraining(TrainableLoss):
         self.optimizer = optimizer_of(settings)
         self._mixes = mixes_samples(module)
         self._stack = StackWidth.of(module)
-
-    def left(self) -> Any:
-        """Take what steps left beside what is returned: nothing, unless a subclass collects it."""
-        return None
-
-    def found(self, left: Any) -> None:
-        """Add what steps left in another process."""
 
     def batches(
         self, data: Samples, key: Key, epochs: int | Tensor | None = None
