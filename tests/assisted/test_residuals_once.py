@@ -17,7 +17,7 @@ from coterie.assisted.prediction_messages import Epochs, Predictions
 from coterie.assisted.readings import resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
-from coterie.assisted.samples.matrix import Asked, Samples
+from coterie.assisted.samples.matrix import Asked
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import (
     DomainSettings,
@@ -399,16 +399,26 @@ def test_test_data_change_nothing_but_the_test():
 
 
 @pytest.mark.parametrize("method", ["alone", "joint"])
-def test_one_organisation_needs_no_exchange_for_the_same_model(method):
-    """Alone, with the matrix of all: as one of those who exchange, but for its own base model."""
-    data = organisations(widths=(4,))
+def test_who_has_no_peers_predicts_from_its_own_residuals(method):
+    """F = F⁰ + η f by numpy, with the members that it trained."""
     how = resolve(replace(settings(rounds=2), method=method))
-    run = finished(run_of(how, data))
-    one = data.each[0]
-    samples = Samples(one.train, 0, 4, True)
-    assert samples.every.n_rows == 4
-    assert run.results["test/rmse"] > 0
-    assert float(kept_by(run, 0).learned.params["eta"]) >= 0.0
+    data = organisations(widths=(4,))
+    run, one = run_of(how, data), data.each[0]
+    run.advance()  # the newest round, whichever is the best
+    params = kept_by(run, 0).learned.params
+    table = torch.from_numpy(dense_residuals(data)).T
+    size = table[~table.isnan()].square().mean().sqrt()
+    x = torch.nan_to_num(table / size + PRESENCE).numpy() * (1 - 0.4)
+    members = [
+        {n.removeprefix("autorec/"): v[k] for n, v in params.items() if n.startswith("autorec/")}
+        for k in range(2)
+    ]
+    f = float(size) * np.mean([plain_network(each, x) for each in members], 0)
+    scores = column_means(one.train) + float(params["eta"]) * f.T
+    asked = ~one.test.to_dense(float("nan")).isnan()
+    found = run.federation.client.own(one)[1].predict(params, one.test)
+    np.testing.assert_allclose(found, scores[asked.numpy()], rtol=1e-9)
+    assert float(params["eta"]) > 0.0
 
 
 @pytest.mark.parametrize(
