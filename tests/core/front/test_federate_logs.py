@@ -69,6 +69,18 @@ def test_what_training_steps_log_is_a_mean_over_the_steps_of_each_client(workers
         )
 
 
+def test_what_was_logged_before_processes_were_forked_counts_once():
+    found = []
+    for workers in (1, 3):
+        made = federate(Measured(), datasets(), rounds=1, workers=workers)
+        made.run.federation.server.logs.add(({"size": {0: (50.0, 2)}}, {}))
+        made.run.advance()
+        ids, values = made.run.journal.clients["train/size"]
+        found.append((ids.tolist(), values.tolist()))
+    assert found[0] == found[1]
+    assert found[0][1][0] > 10.0  # 50 in two steps, beside those of the round
+
+
 def test_to_log_the_loss_alone_costs_no_stacking(caplog):
     stacking.say_one_by_one.cache_clear()
     made, seen = rounds_of(Lit(), datasets(), rounds=2)
