@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.continual.rounds import random_engine
+from benchmarks.continual.rounds import Engine, random_engine
 from benchmarks.core.machine import forget_peak, most_resident, nbytes
-from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, row
+from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, in_two_processes, row
 from coterie.continual.settings import Settings
 from coterie.core.kernels import switch
 
@@ -131,13 +131,12 @@ def run_in_processes(clients: int, mean_length: int) -> Row:
     engines = {n: random_engine(clients, _N_ITEMS, mean_length, workers=n) for n in (1, 2)}
     difference = float((engines[1].round(0) - engines[2].round(0)).abs().max())
     numbers = itertools.count(1)
-    works: dict[str, Callable[[], object]] = {
-        str(workers): partial(lambda engine: engine.round(next(numbers)), engine)
-        for workers, engine in engines.items()
-    }
-    found = in_turns(works, _ROUNDS, time.perf_counter)
-    one, two = (statistics.median(found[workers]) for workers in ("1", "2"))
-    return row(f"{clients:,} clients; two processes, one", _WALL_MS, two, one, difference)
+    one, two = (partial(_next_round, engines[workers], numbers) for workers in (1, 2))
+    return in_two_processes(f"{clients:,} clients", _WALL_MS, one, two, difference)
+
+
+def _next_round(engine: Engine, numbers: Iterator[int]) -> object:
+    return engine.round(next(numbers))
 
 
 def beside_a_core(device: torch.device) -> Iterator[Row]:

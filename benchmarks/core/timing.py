@@ -67,6 +67,33 @@ def in_turns(
     return {name: times[1:] for name, times in found.items()}
 
 
+def in_two_processes(
+    name: str,
+    unit: str,
+    one: Callable[[], object],
+    two: Callable[[], object],
+    difference: float,
+    turns: int = 11,
+) -> Row:
+    """Compare work in two processes with the same in one, in wall time.
+
+    The fastest of each are: other work only ever adds time, and that on this machine, or of its
+    neighbours on the host, delays two processes far more often than one.
+
+    Args:
+        name: of the work.
+        unit: of the row.
+        one: the work in one process.
+        two: in two.
+        difference: largest one of their results.
+        turns: of each.
+    """
+    found = in_turns({"one": one, "two": two}, turns, time.perf_counter)
+    fastest = {processes: min(times) for processes, times in found.items()}
+    label = f"{name}; two processes, one"
+    return row(label, unit, fastest["two"], fastest["one"], difference)
+
+
 def in_a_process(function: str, what: str, *arguments: Any) -> Any:
     """Call a function in a process of its own, whose memory is its own.
 

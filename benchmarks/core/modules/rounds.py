@@ -14,7 +14,7 @@ from torch import Tensor
 from benchmarks.core import pfl_rounds
 from benchmarks.core.modules.cases import CASES, Case
 from benchmarks.core.modules.loops import Batch, ClientLoop, PflLoop
-from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, row
+from benchmarks.core.timing import CPU_MS, Row, in_a_process, in_turns, in_two_processes, row
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_forks import InForks
@@ -139,19 +139,17 @@ def on_two_processes() -> Iterator[Row]:
         yield from in_a_process(f"{__name__}:shared_by_two", what, number)
 
 
-def shared_by_two(number: int, turns: int = 5) -> list[Row]:
+def shared_by_two(number: int) -> list[Row]:
     """Run the rounds of a case of `SHARED` in this process and two of its own."""
     torch.set_num_threads(1)
     case = SHARED[number]
     one, two = ModuleRounds(case), ModuleRounds(case, workers=2)
     forking = _forking(two.run.clients)
     difference = _largest(two.advance(), one.advance())
-    works: dict[str, Callable[[], object]] = {"one": one.advance, "two": two.advance}
-    found = in_turns(works, turns, time.perf_counter)
-    first, second = (statistics.median(found[name]) for name in ("one", "two"))
-    rows = [row(f"{case.name}; two processes, one", "ms a round", second, first, difference)]
+    found = in_two_processes(case.name, "ms a round", one.advance, two.advance, difference)
+    rows = [found]
     if not number:
-        rows.append(row("forking two processes, once a run; a round", "ms", forking, second))
+        rows.append(row("forking two processes, once a run; a round", "ms", forking, found["ours"]))
     return rows
 
 
