@@ -5,8 +5,9 @@ import os
 import pytest
 import torch
 
+from benchmarks.core import timing
 from benchmarks.core.machine import Limits, nbytes
-from benchmarks.core.timing import in_a_process, in_turns, row
+from benchmarks.core.timing import in_a_process, in_turns, in_two_processes, row
 from coterie.core.errors import UserError
 from coterie.core.tables.stopwatch import one_thread
 
@@ -27,6 +28,21 @@ def test_a_ratio_is_a_speed_up_or_a_share():
     assert list(row("x", "ms", 2.0)) == [
         *("name", "unit", "ours", "reference", "ratio", "max_abs_diff")
     ]
+
+
+def test_of_two_processes_the_fastest_turn_is_compared_with_that_of_one(monkeypatch):
+    took = iter([50.0, 50.0, 3.0, 9.0, 7.0, 1.5])  # a turn to warm up, then one and two by turns
+    clock = (time for seconds in took for time in (0.0, seconds))
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: next(clock))
+    found = in_two_processes("a round", "ms", lambda: None, lambda: None, 0.5, turns=2)
+    assert found == {
+        "name": "a round; two processes, one",
+        "unit": "ms",
+        "ours": pytest.approx(1500.0),
+        "reference": pytest.approx(3000.0),
+        "ratio": pytest.approx(2.0),
+        "max_abs_diff": 0.5,
+    }
 
 
 def test_limits_are_milliseconds():
