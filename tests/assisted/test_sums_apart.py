@@ -50,6 +50,17 @@ def test_organisations_apart_give_the_bits_of_one_process(tmp_path):
     assert run.results["test/rmse"] > 0
 
 
+def test_sums_of_a_usual_size_are_read(tmp_path):
+    """A reply may be as large as the shapes say that were asked for."""
+    large = ModelSettings("autorec", hidden=256, code=8, members=1)
+    _, taken = apart(settings(model=large, rounds=1), tmp_path)
+    with Hosts(taken.folders, **taken.known) as hosts:
+        run = finished(taken.over(hosts))
+    (sent,) = (row for row in run.ledger.rows() if row["field"] == "values")
+    assert sent["bytes"] > 3 * 2 * 2**16  # three organisations, each above what is free
+    assert run.results["test/rmse"] > 0
+
+
 @pytest.mark.long
 def test_behind_masks_the_server_learns_the_sum_alone(tmp_path, monkeypatch):
     pytest.importorskip("flwr")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +14,14 @@ from coterie.core.engines.envelope import ReplyHeader, words
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.guard import Asked, guard, guard_total
 from coterie.core.protocol.messages import Aligned, declared
-from coterie.core.protocol.uploads import Bounds, Like, Number
+from coterie.core.protocol.uploads import Bounds, Like, Number, Shaped
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.ordering import among
 from coterie.core.wire.codec import MAX_BYTES, ProtocolError, decode, peek
 
 _BESIDE = 1 << 16  # bytes of a reply beside its tensors, and as much again for each client
+_NUMBER = 8  # bytes of the widest number, float64, and int64 behind masks
 SILENT = "it gave no answer"
 
 
@@ -142,7 +144,10 @@ class Judge:
         sent = 1 if isinstance(self.request.down, Aligned) else count
         total = _BESIDE * (1 + count)
         for expected in (field.expected for field in declared(step.up)):
-            if isinstance(expected, Like):
+            if isinstance(expected, Shaped):
+                shapes = getattr(down, expected.field).values()
+                total += count * _NUMBER * sum(math.prod(shape) for shape in shapes)
+            elif isinstance(expected, Like):
                 # A table's rows travel with their numbers, in at most as many bytes again.
                 like = getattr(down, expected.field)
                 total += 2 * sent * sum(tree.nbytes(leaf) for _, leaf in tree.values(like))
