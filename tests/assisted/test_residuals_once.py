@@ -14,7 +14,7 @@ from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
 from coterie.assisted.messages import Turn
 from coterie.assisted.prediction_messages import Epochs, Predictions
-from coterie.assisted.readings import resolve
+from coterie.assisted.readings import idle, resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
 from coterie.assisted.samples.matrix import Asked
@@ -396,6 +396,19 @@ def test_test_data_change_nothing_but_the_test():
     assert all(torch.equal(value, kept[1][name]) for name, value in kept[0].items())
     assert runs[0].results["test/best_round"] == runs[1].results["test/best_round"]
     assert runs[0].results["test/rmse"] != runs[1].results["test/rmse"]
+
+
+@pytest.mark.parametrize("name", ["autorec", "gaussian"])
+def test_models_of_samples_fit_all_residuals_whatever_is_said_of_own_targets(name):
+    """`train.own_targets` is of MTAL's autoencoder."""
+    runs = []
+    for targets in ("all", "hidden"):
+        chosen = TrainSettings(epochs=1, batch_rows=4, hide=0.4, own_targets=targets)
+        model = ModelSettings(name, hidden=6, code=4, members=2, rank=2)
+        how = settings(rounds=1, model=model, train=chosen)
+        runs.append(finished(run_of(how, organisations())))
+        assert ("train.own_targets" in idle(how)) == (targets == "hidden")
+    assert runs[0].results == runs[1].results
 
 
 @pytest.mark.parametrize("method", ["alone", "joint"])
