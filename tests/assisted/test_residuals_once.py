@@ -12,6 +12,7 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.training import Plan, Trained, train
 from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
+from coterie.assisted.exported import exported_organisation
 from coterie.assisted.messages import Turn
 from coterie.assisted.prediction_messages import Epochs, Predictions
 from coterie.assisted.readings import idle, resolve
@@ -31,6 +32,8 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.exported import Asked as Exporting
+from coterie.core.settings.base import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -281,6 +284,15 @@ def test_nothing_but_measurements_crosses_after_the_exchange():
     assert later.count("train") == 3 * each
 
 
+def test_nobody_is_told_where_cells_are_held_out():
+    data = organisations()
+    run = run_of(settings(), data)
+    run.advance()
+    crossed = {(row["step"], row["field"]): row["bytes"] for row in run.ledger.rows()}
+    assert crossed["pattern", "queries"] == crossed["meet", "queries"] == 0
+    assert crossed["pattern", "cells"] == 2 * 4 * sum(len(one.train) for one in data.each)
+
+
 @pytest.mark.parametrize("align", ["user", "item"])
 def test_who_was_sent_the_same_trains_once(align, monkeypatch):
     trained = []
@@ -409,6 +421,31 @@ def test_models_of_samples_fit_all_residuals_whatever_is_said_of_own_targets(nam
         runs.append(finished(run_of(how, organisations())))
         assert ("train.own_targets" in idle(how)) == (targets == "hidden")
     assert runs[0].results == runs[1].results
+
+
+@pytest.mark.parametrize("method", ["residuals", "sums", "alone"])
+def test_what_is_exported_makes_the_scores(method):
+    """With its own ratings an organisation needs nothing else, and none of coterie."""
+    double = EngineSettings(dtype="float64")
+    how = resolve(replace(settings(rounds=2, engine=double), method=method))
+    data = organisations(names=[KEY.bits(torch.arange(N_ROWS))] * 3)
+    run, one = finished(run_of(how, data)), data.each[1]
+    given = exported_organisation(run, data, None, Exporting(client=1))
+    kept = given.tensors
+    x = (one.train.to_dense(float("nan")) - kept["base"]).T * 2 / kept["unit"] + PRESENCE
+    order = one.rows.argsort() if method == "sums" else torch.arange(N_ROWS)
+    x = torch.nan_to_num(x)[:, order].double().numpy() * (1 - 0.4)
+    members = [
+        {n.removeprefix("autorec/"): v[k] for n, v in kept.items() if n.startswith("autorec/")}
+        for k in range(2)
+    ]
+    f = np.mean([plain_network(each, x) for each in members], 0)[:, order.argsort()]
+    scores = kept["base"].numpy() + float(kept["eta"] * kept["unit"]) * f.T
+    asked = ~one.test.to_dense(float("nan")).isnan().numpy()
+    found = run.federation.client.predicted(kept_by(run, 1), one, one.test)
+    np.testing.assert_allclose(found, scores[asked], rtol=1e-9)
+    assert given.about["eta"] == "rate of what the models expect"
+    assert given.graph is None
 
 
 @pytest.mark.parametrize("method", ["alone", "joint"])

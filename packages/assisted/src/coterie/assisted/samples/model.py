@@ -27,7 +27,13 @@ _ETA, _WEIGHTS = "eta", "weights"
 
 
 class OfSamples(Protocol):
-    """A model of samples, trained where all of them are, or by sums over those of each (`sums`)."""
+    """A model of samples, trained where all of them are, or by sums over those of each (`sums`).
+
+    Attributes:
+        unit: ``()`` of residuals.
+    """
+
+    unit: Tensor
 
     def begin(self, key: Key) -> Trained:
         """Give the model before the first round."""
@@ -59,6 +65,11 @@ class BySamples(Model):
     def __init__(self, learner: Learner, samples: Samples, parts: Mapping[str, OfSamples]) -> None:
         self._learner, self._samples, self.parts = learner, samples, parts
         self._held: Asked | None = None
+
+    @property
+    def unit(self) -> Tensor:
+        """Unit of residuals, ``()``, of all parts."""
+        return next(iter(self.parts.values())).unit
 
     def begin(self, key: Key) -> Trained:
         """Begin with F⁰."""
