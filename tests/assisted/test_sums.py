@@ -27,6 +27,7 @@ from coterie.assisted.sums_messages import Joining, Moved, Step
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.privacy.sum_noise import sum_noise
@@ -244,6 +245,20 @@ class Sulking(Summing):
         return up, new
 
     sum.step = Summing.sum.step
+
+
+def test_who_is_away_while_the_model_moves_gets_it_later(monkeypatch):
+    """Else its next sums would be of an older model than those of the others."""
+    asked, kept = [], InProcess.ask
+
+    def noting(self, request):
+        asked.append((request.step.name, request.everyone and request.waits))
+        return kept(self, request)
+
+    monkeypatch.setattr(InProcess, "ask", noting)
+    finished(run_of(settings(rounds=2), organisations()))
+    assert asked.count(("take", True)) == 3
+    assert ("take", False) not in asked
 
 
 def test_a_step_is_of_who_answers():
