@@ -77,6 +77,7 @@ READ = [
     (("mtal",), IMPLICIT, {"data.threshold": 4.5}),
     (("mtal",), {}, {"train.hide": 0.5}),
     (("mtal",), {}, NOISE),
+    (("mtal",), {"objectives": {"Drama": "logistic"}}, {"start": "logit"}),
     (("residuals", "autorec"), {}, NOISE),
     (("residuals", "autorec"), {}, {"protect.residuals": "dp"}),
     (("residuals", "autorec"), {}, {"data.common": 0.5}),
