@@ -301,6 +301,27 @@ def test_an_organisation_without_ratings_changes_nothing_but_its_own_name(model)
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_held_out_cells_move_no_model(model):
+    """Those of the test change nothing but the test, those to choose by only what is chosen."""
+
+    def poisoned(one, part):
+        cells = getattr(one, part)
+        bad = {part: replace(cells, values=-40.0 * cells.values)}
+        return replace(one, domain=replace(one.domain, **bad))
+
+    data, how = organisations(), settings(model)
+    plain = finished(run_of(how, data))
+    for part in ("test", "valid"):
+        other = Organisations.of([poisoned(one, part) for one in data.each])
+        run = finished(run_of(how, other))
+        params = run.server_state.params
+        assert all(torch.equal(v, params[name]) for name, v in plain.server_state.params.items())
+        best = [run.results["test/best_round"] for run in (run, plain)]
+        assert part == "valid" or (best[0] == best[1] and run.history == plain.history)
+        assert run.results["test/rmse"] != plain.results["test/rmse"]
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_one_organisation_is_enough(model):
     data, how = organisations(), settings(model)
     run = finished(run_of(how, Organisations.of([data.each[0]])))

@@ -129,6 +129,21 @@ def test_a_run_of_what_is_read_has_the_same_numbers(tmp_path, reading, method, m
     assert train(asked).metrics == train(essential(asked)).metrics
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--method=residuals", "--data.common=.5", "--assist.eta=.1", "--train.own_targets=hidden"],
+        ["--method=residuals", "--privacy.noise=laplace", "--privacy.scale=1", "--privacy.clip=2"],
+        ["--method=sums", "--train.epochs=3", "--train.batch_rows=7"],
+    ],
+)
+def test_so_has_a_run_of_what_organisations_send(tmp_path, flags):
+    more = ["--data.domains=uniform", "--data.count=3", "--evaluation=pooled", "--train.hide=.3"]
+    more += ["--model.name=autorec", "--model.members=2", *flags]
+    asked = configure(PAPER, words(write_ratings(tmp_path), tmp_path, *more)).settings
+    assert train(asked).metrics == train(essential(asked)).metrics
+
+
 def test_half_of_the_rows_in_common_are_ranked_whole(tmp_path):
     more = ["--data.domains=uniform", "--data.count=3", "--evaluation=pooled"]
     file = write_ratings(tmp_path)
