@@ -19,6 +19,7 @@ from coterie.assisted.readings import idle, resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
 from coterie.assisted.samples.matrix import Asked
+from coterie.assisted.samples.model import FEWEST
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import (
     DomainSettings,
@@ -282,6 +283,31 @@ def test_nothing_but_measurements_crosses_after_the_exchange():
     later = asked[max(place for place, name in enumerate(asked) if name == "receive") + 1 :]
     assert set(later) == {"measure", "keep_best", "train"}
     assert later.count("train") == 3 * each
+
+
+def kept_of(cells, n):
+    """The first n cells."""
+    rows = torch.arange(n)
+    return Cells.from_pairs(
+        cells.rows[rows],
+        cells.columns.values[rows],
+        cells.values[:n],
+        cells.n_rows,
+        cells.n_columns,
+    )
+
+
+def test_of_few_validation_cells_nobody_chooses_a_rate():
+    """The best rate of one or two cells may be anything: 20 was seen, where .5 is a whole step."""
+    data = organisations()
+    parts = zip(data.each, (0, 2, FEWEST), strict=True)
+    few = [replace(o, domain=replace(o.domain, valid=kept_of(o.valid, n))) for o, n in parts]
+    how = settings(model=ModelSettings("blend", hidden=6, code=4, dropout=0.0, members=2))
+    run = run_of(how, Organisations.of(few))
+    run.advance()
+    found = [kept_by(run, one.id).learned.params for one in few]
+    assert [float(params["eta"]) == 0.5 for params in found] == [True, True, False]
+    assert [params["weights"].tolist() == [0.5, 0.5] for params in found] == [True, True, False]
 
 
 def test_nobody_is_told_where_cells_are_held_out():
