@@ -512,6 +512,10 @@ def test_who_has_no_peers_predicts_from_its_own_residuals(method):
             "there are none with the method residuals",
         ),
         ({"method": "mtal", "model": ModelSettings("autorec")}, "for the methods"),
+        (
+            {"model": ModelSettings("autorec"), "protect": ProtectSettings("dp", own="protected")},
+            "fits its own residuals as they are",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, why):
