@@ -65,3 +65,9 @@ def test_a_test_has_the_papers_measures():
 def test_what_is_in_closed_form_is_not_trained(name):
     with pytest.raises(coterie.UserError, match=f"'model.name' {name} is in closed form"):
         coterie.network("mtal", model={"name": name})
+
+
+def test_models_of_samples_are_refused():
+    """They are several, and a rate: no network by itself makes their scores."""
+    with pytest.raises(coterie.UserError, match=r"'model.name' autorec .*choose aae, mf, mlp or"):
+        coterie.network("mtal", model={"name": "autorec"})

@@ -12,12 +12,14 @@ from coterie.assisted.aae.network import AAE
 from coterie.assisted.aae.training import Plan, Trained, train
 from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
+from coterie.assisted.exported import exported_organisation
 from coterie.assisted.messages import Turn
 from coterie.assisted.prediction_messages import Epochs, Predictions
-from coterie.assisted.readings import resolve
+from coterie.assisted.readings import idle, resolve
 from coterie.assisted.receiver import Receiver
 from coterie.assisted.samples.autorec import PRESENCE, AutoRec
 from coterie.assisted.samples.matrix import Asked
+from coterie.assisted.samples.model import FEWEST
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import (
     DomainSettings,
@@ -31,6 +33,8 @@ from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.run.driver import FederatedRun
+from coterie.core.run.exported import Asked as Exporting
+from coterie.core.settings.base import EngineSettings
 from coterie.core.tensors import tree
 from coterie.core.tensors.keys import Key
 
@@ -281,6 +285,40 @@ def test_nothing_but_measurements_crosses_after_the_exchange():
     assert later.count("train") == 3 * each
 
 
+def kept_of(cells, n):
+    """The first n cells."""
+    rows = torch.arange(n)
+    return Cells.from_pairs(
+        cells.rows[rows],
+        cells.columns.values[rows],
+        cells.values[:n],
+        cells.n_rows,
+        cells.n_columns,
+    )
+
+
+def test_of_few_validation_cells_nobody_chooses_a_rate():
+    """The best rate of one or two cells may be anything: 20 was seen, where .5 is a whole step."""
+    data = organisations()
+    parts = zip(data.each, (0, 2, FEWEST), strict=True)
+    few = [replace(o, domain=replace(o.domain, valid=kept_of(o.valid, n))) for o, n in parts]
+    how = settings(model=ModelSettings("blend", hidden=6, code=4, dropout=0.0, members=2))
+    run = run_of(how, Organisations.of(few))
+    run.advance()
+    found = [kept_by(run, one.id).learned.params for one in few]
+    assert [float(params["eta"]) == 0.5 for params in found] == [True, True, False]
+    assert [params["weights"].tolist() == [0.5, 0.5] for params in found] == [True, True, False]
+
+
+def test_nobody_is_told_where_cells_are_held_out():
+    data = organisations()
+    run = run_of(settings(), data)
+    run.advance()
+    crossed = {(row["step"], row["field"]): row["bytes"] for row in run.ledger.rows()}
+    assert crossed["pattern", "queries"] == crossed["meet", "queries"] == 0
+    assert crossed["pattern", "cells"] == 2 * 4 * sum(len(one.train) for one in data.each)
+
+
 @pytest.mark.parametrize("align", ["user", "item"])
 def test_who_was_sent_the_same_trains_once(align, monkeypatch):
     trained = []
@@ -398,6 +436,44 @@ def test_test_data_change_nothing_but_the_test():
     assert runs[0].results["test/rmse"] != runs[1].results["test/rmse"]
 
 
+@pytest.mark.parametrize("name", ["autorec", "gaussian"])
+def test_models_of_samples_fit_all_residuals_whatever_is_said_of_own_targets(name):
+    """`train.own_targets` is of MTAL's autoencoder."""
+    runs = []
+    for targets in ("all", "hidden"):
+        chosen = TrainSettings(epochs=1, batch_rows=4, hide=0.4, own_targets=targets)
+        model = ModelSettings(name, hidden=6, code=4, members=2, rank=2)
+        how = settings(rounds=1, model=model, train=chosen)
+        runs.append(finished(run_of(how, organisations())))
+        assert ("train.own_targets" in idle(how)) == (targets == "hidden")
+    assert runs[0].results == runs[1].results
+
+
+@pytest.mark.parametrize("method", ["residuals", "sums", "alone"])
+def test_what_is_exported_makes_the_scores(method):
+    """With its own ratings an organisation needs nothing else, and none of coterie."""
+    double = EngineSettings(dtype="float64")
+    how = resolve(replace(settings(rounds=2, engine=double), method=method))
+    data = organisations(names=[KEY.bits(torch.arange(N_ROWS))] * 3)
+    run, one = finished(run_of(how, data)), data.each[1]
+    given = exported_organisation(run, data, None, Exporting(client=1))
+    kept = given.tensors
+    x = (one.train.to_dense(float("nan")) - kept["base"]).T * 2 / kept["unit"] + PRESENCE
+    order = one.rows.argsort() if method == "sums" else torch.arange(N_ROWS)
+    x = torch.nan_to_num(x)[:, order].double().numpy() * (1 - 0.4)
+    members = [
+        {n.removeprefix("autorec/"): v[k] for n, v in kept.items() if n.startswith("autorec/")}
+        for k in range(2)
+    ]
+    f = np.mean([plain_network(each, x) for each in members], 0)[:, order.argsort()]
+    scores = kept["base"].numpy() + float(kept["eta"] * kept["unit"]) * f.T
+    asked = ~one.test.to_dense(float("nan")).isnan().numpy()
+    found = run.federation.client.predicted(kept_by(run, 1), one, one.test)
+    np.testing.assert_allclose(found, scores[asked], rtol=1e-9)
+    assert given.about["eta"] == "rate of what the models expect"
+    assert given.graph is None
+
+
 @pytest.mark.parametrize("method", ["alone", "joint"])
 def test_who_has_no_peers_predicts_from_its_own_residuals(method):
     """F = F⁰ + η f by numpy, with the members that it trained."""
@@ -436,6 +512,10 @@ def test_who_has_no_peers_predicts_from_its_own_residuals(method):
             "there are none with the method residuals",
         ),
         ({"method": "mtal", "model": ModelSettings("autorec")}, "for the methods"),
+        (
+            {"model": ModelSettings("autorec"), "protect": ProtectSettings("dp", own="protected")},
+            "fits its own residuals as they are",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, why):

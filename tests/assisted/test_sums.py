@@ -27,6 +27,7 @@ from coterie.assisted.sums_messages import Joining, Moved, Step
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_process import InProcess
 from coterie.core.privacy.build import middleware
 from coterie.core.privacy.check import assert_no_shared_storage, assert_non_interference
 from coterie.core.privacy.sum_noise import sum_noise
@@ -246,6 +247,20 @@ class Sulking(Summing):
     sum.step = Summing.sum.step
 
 
+def test_who_is_away_while_the_model_moves_gets_it_later(monkeypatch):
+    """Else its next sums would be of an older model than those of the others."""
+    asked, kept = [], InProcess.ask
+
+    def noting(self, request):
+        asked.append((request.step.name, request.everyone and request.waits))
+        return kept(self, request)
+
+    monkeypatch.setattr(InProcess, "ask", noting)
+    finished(run_of(settings(rounds=2), organisations()))
+    assert asked.count(("take", True)) == 3
+    assert ("take", False) not in asked
+
+
 def test_a_step_is_of_who_answers():
     data, how = organisations(), settings(rounds=3)
     run = finished(run_of(how, data, client=Sulking(how)))
@@ -283,6 +298,27 @@ def test_an_organisation_without_ratings_changes_nothing_but_its_own_name(model)
     runs = [finished(run_of(how, one)) for one in (data, more)]
     assert runs[1].results["test/rmse"] == pytest.approx(runs[0].results["test/rmse"])
     assert_same_model(*(run.server_state.params for run in runs))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_held_out_cells_move_no_model(model):
+    """Those of the test change nothing but the test, those to choose by only what is chosen."""
+
+    def poisoned(one, part):
+        cells = getattr(one, part)
+        bad = {part: replace(cells, values=-40.0 * cells.values)}
+        return replace(one, domain=replace(one.domain, **bad))
+
+    data, how = organisations(), settings(model)
+    plain = finished(run_of(how, data))
+    for part in ("test", "valid"):
+        other = Organisations.of([poisoned(one, part) for one in data.each])
+        run = finished(run_of(how, other))
+        params = run.server_state.params
+        assert all(torch.equal(v, params[name]) for name, v in plain.server_state.params.items())
+        best = [run.results["test/best_round"] for run in (run, plain)]
+        assert part == "valid" or (best[0] == best[1] and run.history == plain.history)
+        assert run.results["test/rmse"] != plain.results["test/rmse"]
 
 
 @pytest.mark.parametrize("model", MODELS)

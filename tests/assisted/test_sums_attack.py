@@ -14,9 +14,10 @@ from coterie.assisted.samples.matrix import Samples
 from coterie.assisted.samples.model import models_of
 from coterie.assisted.samples.moving import movers
 from coterie.assisted.settings import DomainSettings, ModelSettings, TrainSettings
-from coterie.assisted.sums_attack import exposures, read_autorec, read_gaussian
+from coterie.assisted.sums_attack import exposures, read_autorec, read_gaussian, report
 from coterie.core.cli.main import main
 from coterie.core.settings.base import EngineSettings
+from coterie.core.settings.sections import PrivacySettings
 
 SIZE = 15
 
@@ -76,6 +77,14 @@ def test_fewer_ratings_are_read_of_more_samples(feedback):
         assert one["right"] > four["right"] > whole["right"]
         assert four["empty"] > whole["empty"] >= every["empty"]
         assert every["samples"] == pytest.approx(3 * whole["samples"])
+
+
+@pytest.mark.parametrize(
+    ("privacy", "told"), [(PrivacySettings(), False), (PrivacySettings(clip=1.0), True)]
+)
+def test_a_report_says_that_sums_are_read_without_the_noise_of_the_run(privacy, told):
+    notes = report([], settings("gaussian", privacy=privacy)).notes
+    assert any("clip and noise are left out" in note for note in notes) == told
 
 
 @pytest.mark.long

@@ -285,6 +285,8 @@ def test_the_best_variant_has_a_row_and_is_compared_with_all(file, out, where):
     assert ("--variant sums (ours)" in others) == (where is USERS_IN_COMMON)
     (tests,) = [note for note in report.notes if "--variant best (ours) minus: " in note]
     assert all(f"{name} " in tests for name in others if name != "smoothed rate, joint or alone")
+    assert "setting" not in row_of(report, "best", "test/rmse")  # its rate is no setting
+    assert row_of(report, "mtal", "test/rmse")["setting"] == "η 0.3"
     with pytest.raises(UserError, match="leave out --table"):
         made(file, out, *where, "--variant=best", table=1)
 

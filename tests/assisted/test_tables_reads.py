@@ -5,8 +5,10 @@ from tests.assisted.ratings_file import words, write_ratings
 
 from coterie.assisted.paper import PAPER
 from coterie.assisted.readings import baseline
-from coterie.assisted.settings import Settings
-from coterie.assisted.tables.study import essential, train
+from coterie.assisted.settings import EXCHANGING, Settings
+from coterie.assisted.tables.rows import ceilings
+from coterie.assisted.tables.study import Cell, Study, essential, train
+from coterie.core.errors import UserError
 from coterie.core.settings.configuration import configure
 from coterie.core.settings.schema import changed
 from coterie.core.tables.study import fingerprint
@@ -14,6 +16,7 @@ from coterie.core.tables.study import fingerprint
 IMPLICIT = {"data.feedback": "implicit"}
 UNIFORM = {"data.domains": "uniform"}
 RELEASED = {"reading": "released"}
+NOISE = {"privacy.noise": "laplace", "privacy.scale": 1.0, "privacy.clip": 1.0}
 
 
 def mark(settings):
@@ -22,8 +25,9 @@ def mark(settings):
 
 def of(method, model="aae", **given):
     """Settings of a run, given those of the run of MTAL that it is compared with."""
-    settings = changed(Settings(), given)
-    return settings if method == "mtal" else baseline(settings, method, model)
+    if method in EXCHANGING:
+        return changed(Settings(), {"method": method, "model.name": model, **given})
+    return baseline(changed(Settings(), given), method, model)
 
 
 UNREAD = [
@@ -32,7 +36,7 @@ UNREAD = [
     (("joint", "aae"), {}, {"data.common": 0.5}),
     (("alone", "ncf"), {}, {"assist.eta": 0.1, "assist.own": "leave-out"}),
     (("alone", "mlp"), {}, {"model.hidden": 64, "model.dropout": 0.1}),
-    (("alone", "aae"), {}, {"privacy.noise": "laplace", "privacy.scale": 1.0, "privacy.clip": 1.0}),
+    (("alone", "aae"), {}, NOISE),
     (("alone", "aae"), {}, {"start": "logit", "compare": True, "evaluation": "local"}),
     (("joint", "base"), {}, {"train.epochs": 5, "train.lr": 0.1, "rounds": 3, "patience": 2}),
     (("alone", "bias"), {}, {"data.side": True, "model.code": 8}),
@@ -42,6 +46,10 @@ UNREAD = [
     (("mtal",), {}, {"assist.lbfgs_lr": 0.1}),
     (("mtal",), RELEASED, {"data.valid": 0.2}),
     (("mtal",), {}, {"model.biases": "broadcast", "run.progress": False}),
+    (("residuals", "autorec"), {}, {"assist.eta": 0.1, "data.side": True, "model.rank": 3}),
+    (("residuals", "autorec"), {"train.hide": 0.5}, {"train.own_targets": "hidden"}),
+    (("residuals", "gaussian"), {}, {"model.hidden": 64, "train.lr": 0.1, "train.batch_rows": 7}),
+    (("sums", "autorec"), {}, {"train.epochs": 5, "train.batch_rows": 7}),
 ]
 READ = [
     (("alone", "mf"), {}, UNIFORM),
@@ -68,6 +76,16 @@ READ = [
     (("mtal",), IMPLICIT, {"start": "logit"}),
     (("mtal",), IMPLICIT, {"data.threshold": 4.5}),
     (("mtal",), {}, {"train.hide": 0.5}),
+    (("mtal",), {}, NOISE),
+    (("mtal",), {"objectives": {"Drama": "logistic"}}, {"start": "logit"}),
+    (("residuals", "autorec"), {}, NOISE),
+    (("residuals", "autorec"), {}, {"protect.residuals": "dp"}),
+    (("residuals", "autorec"), {}, {"data.common": 0.5}),
+    (("residuals", "autorec"), {}, {"model.samples": "users"}),
+    (("residuals", "autorec"), {}, {"train.epochs": 5}),
+    (("residuals", "blend"), {}, {"model.rank": 3}),
+    (("sums", "autorec"), {}, NOISE),
+    (("sums", "gaussian"), {}, {"start": "bias"}),
 ]
 
 
@@ -111,6 +129,21 @@ def test_a_run_of_what_is_read_has_the_same_numbers(tmp_path, reading, method, m
     assert train(asked).metrics == train(essential(asked)).metrics
 
 
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--method=residuals", "--data.common=.5", "--assist.eta=.1", "--train.own_targets=hidden"],
+        ["--method=residuals", "--privacy.noise=laplace", "--privacy.scale=1", "--privacy.clip=2"],
+        ["--method=sums", "--train.epochs=3", "--train.batch_rows=7"],
+    ],
+)
+def test_so_has_a_run_of_what_organisations_send(tmp_path, flags):
+    more = ["--data.domains=uniform", "--data.count=3", "--evaluation=pooled", "--train.hide=.3"]
+    more += ["--model.name=autorec", "--model.members=2", *flags]
+    asked = configure(PAPER, words(write_ratings(tmp_path), tmp_path, *more)).settings
+    assert train(asked).metrics == train(essential(asked)).metrics
+
+
 def test_half_of_the_rows_in_common_are_ranked_whole(tmp_path):
     more = ["--data.domains=uniform", "--data.count=3", "--evaluation=pooled"]
     file = write_ratings(tmp_path)
@@ -118,3 +151,45 @@ def test_half_of_the_rows_in_common_are_ranked_whole(tmp_path):
     whole = baseline(settings, "alone", "mf")
     half = changed(whole, {"data.common": 0.5})
     assert train(whole).metrics == train(half).metrics
+
+
+ITEMS = Cell("explicit", "item", "uniform")
+USERS = Cell("explicit", "user", "uniform")
+
+
+@pytest.mark.parametrize(
+    ("cell", "flags", "names"),
+    [
+        (USERS, [], ["best", "sums"]),
+        (Cell("implicit", "user", "uniform"), [], ["best"]),
+        (ITEMS, [], ["best"]),
+        (ITEMS, ["--model.samples=users"], ["best", "sums"]),
+        (USERS, ["--model.samples=users"], ["best"]),
+        (USERS, ["--data.common=.5"], ["best"]),
+        (USERS, ["--protect.residuals=dp"], ["best"]),
+        (Cell("explicit", "user", "source"), [], ["best"]),
+    ],
+)
+def test_sums_have_a_row_where_organisations_can_have_one_model(cell, flags, names):
+    asked = Study(configure(PAPER, [*flags, "--variant=best"]), (0,), 0)
+    found = asked.variants(cell, "recommended")
+    assert list(found) == names
+    assert [settings.method for settings in found.values()] == ["residuals", "sums"][: len(names)]
+
+
+def test_a_variant_that_is_another_method_has_no_table():
+    with pytest.raises(UserError, match="variant 'sums' is another method"):
+        Study(configure(PAPER, ["--variant=sums"]), (0,), 0).settings  # noqa: B018
+    assert Study(configure(PAPER, ["--variant=best"]), (0,), 0).settings.method == "residuals"
+
+
+def test_one_who_holds_all_data_has_it_whole_and_hides_nothing():
+    limits = {**UNIFORM, "data.count": 3, "data.common": 0.5, "protect.residuals": "dp"}
+    asked = changed(Settings(), limits)
+    (parts,) = (row.settings for row in ceilings(USERS, asked) if row.name == "joint-mtal")
+    assert mark(parts) == mark(of("mtal", **UNIFORM, **{"data.count": 3, "data.align": "item"}))
+    noisy = changed(Settings(), {**UNIFORM, "data.count": 3, **NOISE})
+    assert [mark(row.settings) for row in ceilings(USERS, noisy)] == [
+        mark(row.settings)
+        for row in ceilings(USERS, changed(Settings(), {**UNIFORM, "data.count": 3}))
+    ]

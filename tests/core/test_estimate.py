@@ -74,6 +74,15 @@ def test_this_machine_has_memory() -> None:
         ("pplr --method fedmf --fedmf.dim 1000000000", "lower --fedmf.dim"),
         ("pplr --method lightfr --lightfr.bits 2000000000", "lower --lightfr.bits"),
         ("pplr --method fedpergnn --fedpergnn.dim 1000000000", "lower --fedpergnn.dim"),
+        ("mtal --model.hidden 1000000000", "lower --model.hidden"),
+        (
+            "mtal --method residuals --model.name autorec --model.hidden 1000000000",
+            "lower --model.hidden or --model.code or --model.members",
+        ),
+        (
+            "mtal --method residuals --model.name blend --train.epochs 1000000000",
+            "lower --train.epochs or --model.members",
+        ),
     ],
 )
 def test_hopeless_sizes_are_one_line(
@@ -131,3 +140,18 @@ def test_the_estimate_of_f3crec_is_from_below() -> None:
     users = experiment.interactions.n_users * 64 * 4
     items = experiment.interactions.n_items * 64 * 4
     assert users + items < embeddings <= 3 * (users + items)
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "flags"),
+    [
+        ("alone", "gaussian", ["--model.code=1000000000", "--model.rank=1000000000"]),
+        ("sums", "autorec", ["--model.code=32", "--train.epochs=1000000000"]),
+    ],
+)
+def test_models_of_samples_need_nothing_for_what_they_do_not_read(
+    method: str, model: str, flags: list[str]
+) -> None:
+    paper = find_paper("mtal")
+    words = [f"--method={method}", f"--model.name={model}", *flags]
+    check(load(paper.experiment)(configure(paper, words).settings).needs(), memory=GIGABYTE)

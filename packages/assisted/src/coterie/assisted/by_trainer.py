@@ -19,7 +19,7 @@ from coterie.assisted.learner import Learner
 from coterie.assisted.objective import Objective
 from coterie.assisted.own_models import CellBatches, recommender
 from coterie.assisted.quality import measured, monitor_of, quality
-from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.assisted.settings import OF_SAMPLES, UNTRAINED, Settings
 from coterie.core.errors import UserError
 from coterie.core.local_training.losses import Batch as Named
 from coterie.core.metrics.ranking_report import Split
@@ -291,12 +291,17 @@ def standalone(settings: Settings, data: OwnDomain) -> ApartTraining[Any]:
         data: of the organisation.
 
     Raises:
-        UserError: the model is in closed form, or there is nothing to train on.
+        UserError: the model is in closed form or of samples, or there is nothing to train on.
     """
     learner, name = Learner(settings, data), settings.model.name
     if name in UNTRAINED:
         raise UserError(
             f"'model.name' {name} is in closed form, so no Trainer trains it: choose aae, mf, mlp "
             "or ncf"
+        )
+    if name in OF_SAMPLES:
+        raise UserError(
+            f"'model.name' {name} is no network by itself, it has a rate and may be several: "
+            "choose aae, mf, mlp or ncf"
         )
     return AutoencoderTraining(learner) if name == "aae" else FactorTraining(learner)

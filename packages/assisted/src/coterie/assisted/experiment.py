@@ -21,7 +21,7 @@ from coterie.assisted.protection import check_sum
 from coterie.assisted.published import reference
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
-from coterie.assisted.settings import EXCHANGING, UNTRAINED, Settings
+from coterie.assisted.settings import EXCHANGING, OF_SAMPLES, UNTRAINED, Settings
 from coterie.assisted.sums import check_alike
 from coterie.assisted.sums_client import digest
 from coterie.assisted.view import places_of
@@ -147,6 +147,25 @@ def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str])
             raise UserError(f"'{key}' names '{name}', which is no domain: {nearest(name, names)}")
 
 
+def _needs_of_samples(settings: Settings, rows: int, columns: int) -> list[Need]:
+    """Estimate models of samples: of one organisation, as those with the same train together."""
+    how, model, found = settings.train, settings.model, []
+    size, samples = (rows, columns) if settings.samples_are_columns else (columns, rows)
+    if model.name != "gaussian":
+        sizes = "model.hidden", "model.code", "model.members"
+        parameters = 2 * model.members * model.hidden * (size + model.code)
+        batches = 1 if settings.method == "sums" else how.epochs * -(-samples // how.batch_rows)
+        steps = model.members * batches
+        found += [
+            Need("the autoencoders", sizes, memory=4 * parameters),
+            Need("local training", ("train.epochs", "model.members"), steps=steps),
+        ]
+    if model.name != "autorec":
+        directions = size * min(model.rank, size)
+        found.append(Need("the distribution", ("model.rank",), memory=4 * directions))
+    return found
+
+
 class Experiment(RecommendsToUsers[Settings]):
     """Build everything that `coterie train mtal` runs.
 
@@ -266,6 +285,8 @@ class Experiment(RecommendsToUsers[Settings]):
         rows, columns = data.n_users, data.n_items
         if self.settings.data.align == "item":
             rows, columns = columns, rows
+        if model.name in OF_SAMPLES:
+            return _needs_of_samples(self.settings, rows, columns)
         organisations = 1 if self.settings.method == "joint" else 2  # at least
         steps = organisations * how.epochs * -(-rows // how.batch_rows)
         width, parameters = "hidden", organisations * model.hidden * (columns + 1)

@@ -15,6 +15,7 @@ from coterie.assisted.client import Organisation
 from coterie.assisted.data import Organisations, OwnDomain
 from coterie.assisted.learner import Learner, column_mean
 from coterie.assisted.messages import OrganisationState, RoundChoice
+from coterie.assisted.samples.model import BySamples
 from coterie.assisted.view import places_of
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.data.interactions.interactions import Interactions
@@ -29,11 +30,22 @@ from safetensors.numpy import load_file
 tensors = load_file("model.safetensors")  # how they make scores: export it as ONNX, too
 columns = load_file("own.safetensors")["columns"]  # which column is which number
 """
+_OF_ITS_OWN = """\
+from safetensors.numpy import load_file
+
+tensors = load_file("model.safetensors")  # how they make scores: docs/assisted.md of coterie
+columns = load_file("own.safetensors")["columns"]  # which column is which number
+"""
 _ABOUT = {
     "columns": "numbers of the columns: items as in items.csv, or users where these are shared out",
     "base": "F0 of every column",
     "eta": "rate of each round",
     "weights": "weights of the models of each round, its own first",
+}
+_OF_SAMPLES = _ABOUT | {
+    "unit": "of the residuals that models read and give",
+    "eta": "rate of what the models expect",
+    "weights": "weights of the models, by their names",
 }
 
 
@@ -61,12 +73,14 @@ def exported_organisation(
         raise UserError(f"there is no client {asked.client}: choose 0 to {last}")
     one = each[asked.client]
     state: Any = module.store.take(torch.tensor([one.id]))
-    client = module.federation.client
+    client, about, loading = module.federation.client, _ABOUT, _LOADING
     if isinstance(client, Independent):
-        why = (
-            "models that were trained without peers are given as tensors: say --format safetensors"
-        )
-        tensors, graph = dict(state.best), None
+        why = "models that predict without peers are given as tensors: say --format safetensors"
+        tensors, graph, loading = dict(state.best), None, _OF_ITS_OWN
+        learner, model = client.of(state, one)
+        if isinstance(model, BySamples):
+            tensors |= {"base": learner.base.column, "unit": model.unit}
+            about = _OF_SAMPLES
     else:
         assert isinstance(client, Organisation)
         tensors, graph, why = _with_peers(module, client, state, one)
@@ -75,9 +89,9 @@ def exported_organisation(
     return Exported(
         tested=f"round {number}",
         tensors=tensors,
-        about=_ABOUT,
+        about=about,
         absent=("Models of the other organisations.", "Ratings, and what rows deviate from F0."),
-        loading=_LOADING,
+        loading=loading,
         own={"columns": one.domain.columns},
         files={"own.safetensors": "numbers of the columns"},
         items=data,

@@ -225,7 +225,8 @@ class Learner:
     def plan(self) -> Plan:
         """How the network is trained."""
         how = self.settings.train
-        visible = how.own_targets == "hidden"
+        # Models of samples fit all that they are given.
+        visible = how.own_targets == "hidden" and self.settings.model.name == "aae"
         return Plan(
             how.epochs, how.batch_rows, how.lr, how.weight_decay, how.clip, how.hide, visible
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 
@@ -19,14 +19,20 @@ from coterie.assisted.messages import (
     Peer,
     Peers,
 )
-from coterie.assisted.view import places_of
+from coterie.assisted.view import NOWHERE, places_of
 from coterie.core.tensors.keys import Key
 
 M = TypeVar("M", bound=Met)
 
 
 class Meeting(Generic[M]):
-    """The steps by which organisations meet, before the first round."""
+    """The steps by which organisations meet, before the first round.
+
+    Attributes:
+        asks: whether peers answer for held-out cells, so that they must know where these are.
+    """
+
+    asks: ClassVar[bool] = True
 
     @ALIGN
     def align(self, down: None, mine: M, data: OwnDomain, key: Key) -> tuple[Announcement, None]:
@@ -37,7 +43,8 @@ class Meeting(Generic[M]):
     def pattern(self, down: Alignment, mine: M, data: OwnDomain, key: Key) -> tuple[Pattern, M]:
         """Say where it has ratings of users (or items) that others know."""
         mine = replace(mine, shared=down.numbers)
-        return Pattern(places_of(mine, data.train), places_of(mine, data.valid)), mine
+        held = places_of(mine, data.valid) if self.asks else NOWHERE
+        return Pattern(places_of(mine, data.train), held), mine
 
     @MEET
     def meet(self, down: Peers, mine: M, data: OwnDomain, key: Key) -> tuple[None, M]:

@@ -159,7 +159,9 @@ class Pattern(Up):
         "cells that residuals will be of", reveals=Reveals.PATTERN, expected=PLACES
     )
     queries: Places = leaves(
-        "held-out cells it wants outputs for", reveals=Reveals.PATTERN, expected=PLACES
+        "held-out cells it wants outputs for; none where residuals are sent once",
+        reveals=Reveals.PATTERN,
+        expected=PLACES,
     )
 
 

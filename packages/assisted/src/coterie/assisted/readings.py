@@ -105,7 +105,8 @@ def unread(settings: Settings) -> list[str]:
         found += ["data.side"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
-    by_column = settings.data.feedback == "explicit" and settings.start != "bias"
+    ratings_alone = settings.data.feedback == "explicit" and not settings.objectives
+    by_column = ratings_alone and settings.start != "bias"
     starting = method == "mtal" or model == "base" or model in OF_SAMPLES
     if by_column or not starting:
         found += ["start"]

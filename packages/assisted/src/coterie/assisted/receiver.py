@@ -41,6 +41,8 @@ class Receiver(Meeting[ReceiverState], Apart):
         settings: with the reading's choices resolved.
     """
 
+    asks = False
+
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self._public, self._matrices = Key.from_seed(settings.seed).fold("samples"), Matrices()

@@ -116,8 +116,13 @@ class Adder(Watching[AdderState]):
         return movers(self.settings, state.rows) if state.rows else {}
 
     def _of(self, state: AdderState, cohort: Cohort) -> Cohort:
-        """Who of a cohort has joined."""
-        return cohort.part(torch.isin(cohort.ids, state.members).nonzero().flatten())
+        """Who of a cohort has joined.
+
+        What a whole cohort is asked to take also reaches, later, who is away at the moment: its
+        sums must be of the model that the others have.
+        """
+        joined = torch.isin(cohort.ids, state.members)
+        return cohort if bool(joined.all()) else cohort.part(joined.nonzero().flatten())
 
 
 def check_alike(digests: Mapping[int, Tensor]) -> None:

@@ -227,8 +227,14 @@ def _said(size: int | None) -> str:
 _WORDS = {"right": "ratings read", "rounded": "(F⁰, rounded)", "empty": "cells known to be empty"}
 
 
-def report(rows: Sequence[Mapping[str, Any]]) -> Report:
-    """Lay the rows out."""
+def report(rows: Sequence[Mapping[str, Any]], settings: Settings) -> Report:
+    """Lay the rows out.
+
+    Args:
+        rows: of `exposures`.
+        settings: of the run.
+    """
+    covered = settings.privacy.noise != "none" or settings.privacy.clip is not None
     view = [
         {"model": row["model"], "sum over samples": row["sum"], "samples": f"{row['samples']:.3g}"}
         | {words: f"{100 * row[name]:.1f} %" for name, words in _WORDS.items()}
@@ -245,6 +251,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> Report:
             "A cell is known to be empty where no sample of the sum has a residual at its row.",
             "With aggregate.secret the server sees the last line of each model alone.",
             "These are simple readers: a low share is no proof that nothing leaks.",
+            *["The run's clip and noise are left out: sums are read as without them."] * covered,
         ],
         figure=None,
     )

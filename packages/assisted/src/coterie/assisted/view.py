@@ -261,6 +261,10 @@ class View:
         return found
 
 
+NOWHERE = Places(torch.empty(0, dtype=torch.int32), torch.empty(0, dtype=torch.int32))
+"""No cells."""
+
+
 def places_of(mine: Met, cells: Cells) -> Places:
     """Name cells in common rows as peers may call them."""
     kept = common(mine, cells)

@@ -87,7 +87,7 @@ def _sums(experiment: Experiment, given: Namespace, folder: Path) -> Report:
         raise UserError(
             "sums go to the server alone, anew in every round: leave --reader and --draws out"
         )
-    return report(exposures(experiment))
+    return report(exposures(experiment), experiment.settings)
 
 
 def _parser() -> Arguments:

@@ -42,6 +42,9 @@ class AutoRec:
         dropout: share of the code that is dropped in training.
         members: number of autoencoders.
         unit: ``()`` of the residuals; their root mean square by default.
+
+    Attributes:
+        unit: the same.
     """
 
     def __init__(
@@ -56,10 +59,10 @@ class AutoRec:
     ) -> None:
         self._plan, self._members = plan, members
         self._network = AAE(cells.n_columns, cells.n_columns, {}, hidden, code, dropout)
-        self._scale = mean_square(cells.values).sqrt() if unit is None else unit
+        self.unit = mean_square(cells.values).sqrt() if unit is None else unit
         self._inputs = self._seen(cells)
         self._pattern = Pattern(cells.columns, cells.n_columns)
-        self._targets = cells.values / self._scale
+        self._targets = cells.values / self.unit
         self._last: tuple[Trained, Key, Trained] | None = None
 
     def begin(self, key: Key) -> Trained:
@@ -117,7 +120,7 @@ class AutoRec:
         for number in range(self._members):
             one = {name: values[number] for name, values in params.items()}
             total += predict(self._network, one, shrunk, pattern)
-        return asked.back(total * (self._scale / self._members))
+        return asked.back(total * (self.unit / self._members))
 
     def _whole(self, key: Key) -> RowBatches:
         """All samples as one batch."""
@@ -128,7 +131,7 @@ class AutoRec:
 
     def _seen(self, cells: Cells) -> Inputs:
         """What the encoder reads of samples."""
-        return Inputs(cells.columns, cells.values / self._scale + PRESENCE, cells.n_columns)
+        return Inputs(cells.columns, cells.values / self.unit + PRESENCE, cells.n_columns)
 
     def _each(self, plan: Plan, now: Trained | None, key: Key) -> Trained:
         """Train every member, and stack what it has learned."""
@@ -144,7 +147,7 @@ class AutoRec:
                 [one.state for one in found],
             )
         )
-        loss = torch.stack([one.loss for one in found]).mean() * self._scale.square()
+        loss = torch.stack([one.loss for one in found]).mean() * self.unit.square()
         return Trained(params, loss, found[0].epochs, state)
 
 

@@ -23,13 +23,16 @@ class Gaussian:
         rank: directions in which coordinates vary together.
         steps: of a round.
         unit: ``()`` of the residuals; their root mean square by default.
+
+    Attributes:
+        unit: the same.
     """
 
     def __init__(
         self, cells: Cells, noise: float, rank: int, steps: int, unit: Tensor | None = None
     ) -> None:
         self._noise, self._rank, self._steps = noise, rank, steps
-        self._unit = mean_square(cells.values).sqrt() if unit is None else unit
+        self.unit = mean_square(cells.values).sqrt() if unit is None else unit
         self._cells = self._scaled(cells)
         self._last: tuple[Params, Trained] | None = None
 
@@ -61,10 +64,10 @@ class Gaussian:
     def outputs(self, params: Params, own: Cells, asked: Asked) -> Tensor:
         """Residuals to expect at cells of some samples; arguments as of `AutoRec.outputs`."""
         scaled = self._scaled(own)
-        return self._unit * gaussian.expected(params, scaled, asked, self._noise)
+        return self.unit * gaussian.expected(params, scaled, asked, self._noise)
 
     def _scaled(self, cells: Cells) -> Cells:
-        return Cells(cells.columns, cells.values / self._unit, cells.n_columns)
+        return Cells(cells.columns, cells.values / self.unit, cells.n_columns)
 
 
 def _same(left: Params, right: Params) -> bool:

@@ -23,11 +23,19 @@ from coterie.core.tensors.keys import Key
 
 _BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation", weights="optimal")
 """η begins where a residual of squared loss, 2 (R - F), is added as it is; w is chosen there."""
+FEWEST = 8
+"""Validation cells from which on rate and weights are chosen: by fewer they may be anything."""
 _ETA, _WEIGHTS = "eta", "weights"
 
 
 class OfSamples(Protocol):
-    """A model of samples, trained where all of them are, or by sums over those of each (`sums`)."""
+    """A model of samples, trained where all of them are, or by sums over those of each (`sums`).
+
+    Attributes:
+        unit: ``()`` of residuals.
+    """
+
+    unit: Tensor
 
     def begin(self, key: Key) -> Trained:
         """Give the model before the first round."""
@@ -46,7 +54,7 @@ class BySamples(Model):
     """Models of samples, and what an organisation makes of them (Eq. 6 to 8, in one round).
 
     Weights w on the simplex, and then the rate η, are the best ones at the organisation's own
-    validation cells.
+    validation cells; where it has few of these, weights are equal and the step is a whole one.
 
     Args:
         learner: of the organisation.
@@ -59,6 +67,11 @@ class BySamples(Model):
     def __init__(self, learner: Learner, samples: Samples, parts: Mapping[str, OfSamples]) -> None:
         self._learner, self._samples, self.parts = learner, samples, parts
         self._held: Asked | None = None
+
+    @property
+    def unit(self) -> Tensor:
+        """Unit of residuals, ``()``, of all parts."""
+        return next(iter(self.parts.values())).unit
 
     def begin(self, key: Key) -> Trained:
         """Begin with F⁰."""
@@ -79,7 +92,7 @@ class BySamples(Model):
     def rated(self, found: Mapping[str, Trained]) -> Trained:
         """Choose the rate of what models have learned."""
         cells = self._learner.data.valid
-        if not len(cells):  # nothing to choose by
+        if len(cells) < FEWEST:
             return _joined(found, _alike(len(found), _BY_VALIDATION.eta))
         outputs = self._outputs({name: one.params for name, one in found.items()}, cells)
         held = Fit(

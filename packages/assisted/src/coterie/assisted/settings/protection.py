@@ -97,6 +97,11 @@ class ProtectSettings:
                 f"'protect.sum' hides outputs, and there are none with the method {method}: leave "
                 "it out"
             )
+        if method != "mtal" and self.own == "protected":
+            raise UserError(
+                f"'protect.own' protected is for mtal: with the method {method} an organisation "
+                "fits its own residuals as they are, leave it out"
+            )
         noise = privacy.noise != "none" or privacy.clip is not None
         if noise and self.residuals != "none":
             raise UserError(

@@ -51,12 +51,12 @@ class ModelSettings:
     inputs: Literal["raw", "centred"] = "raw"
     """What the encoder reads: ratings, or what they are above the mean of their column."""
     members: int = 5
-    """Of autorec: autoencoders whose outputs are averaged."""
+    """Of autorec and blend: autoencoders whose outputs are averaged."""
     rank: int = 50
-    """Of gaussian: directions in which coordinates vary together."""
+    """Of gaussian and blend: directions in which coordinates vary together."""
     noise: float = 0.85
-    """Of gaussian: variance of a residual around what its sample has of the distribution, in units
-    of the residuals' mean square."""
+    """Of gaussian and blend: variance of a residual around what its sample has of the distribution,
+    in units of the residuals' mean square."""
     sizes: dict[str, str] | None = None
     """Widths of single organisations' layer and code, as Drama=64-32, where they differ."""
 
@@ -95,8 +95,8 @@ class TrainSettings:
     hide: float = 0.0
     """Share of its own ratings that an organisation hides from the encoder at each step."""
     own_targets: Literal["all", "hidden", "none"] = "all"
-    """Which of its own residuals an organisation fits: hidden ones are those whose rating the
-    encoder does not see in that step."""
+    """Of aae: which of its own residuals an organisation fits; hidden ones are those whose rating
+    the encoder does not see in that step."""
 
     def __post_init__(self) -> None:
         each_at_least(self, 1, "epochs", "batch_rows", prefix="train.")

@@ -246,7 +246,7 @@ def _add(sheet: Sheet[Study], line: Line, part: Part, name: str, tested: Contras
     known = not with_side and name not in OURS and row.model in MODELS
     paper = cell.printed(sheet.study.data, row.method, row.model) if known else None
     where = {**cell.names, "reading": part.reading}
-    if row.method == OWN:
+    if row.settings.method == OWN:  # not a variant that is another method
         where["setting"] = rate_of(row.settings)
     below: dict[str, Any] = {}
     if tested is not None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal
 
 from coterie.assisted.readings import AS_PRINTED, MODELS, baseline
-from coterie.assisted.settings import UNTRAINED, Settings
+from coterie.assisted.settings import UNTRAINED, ProtectSettings, Settings
 from coterie.assisted.tables.study import Cell
 from coterie.core.settings.schema import changed, values_of
+from coterie.core.settings.sections import PrivacySettings
 
 Method = Literal["alone", "joint"]
 _APART: tuple[Method, ...] = ("joint", "alone")
@@ -99,7 +100,10 @@ def ceilings(cell: Cell, settings: Settings) -> list[Row]:
         made = baseline(settings, method, name.partition("-")[2])
         found.append(Row(name, f"{method.capitalize()} {label}", made, method, "autorec"))
     if not cell.higher:
-        parts = changed(as_printed(settings), {"data.align": "item", "data.domains": "uniform"})
+        whole = {"data.align": "item", "data.domains": "uniform", "data.common": 1.0}
+        # One who holds all data hides nothing from itself.
+        parts = replace(as_printed(settings), privacy=PrivacySettings(), protect=ProtectSettings())
+        parts = changed(parts, whole)
         label = f"Joint MTAL, {parts.data.n_domains} virtual parts (ours)"
         found.append(Row(_JOINT_MTAL, label, parts, "joint", OWN))
     return found

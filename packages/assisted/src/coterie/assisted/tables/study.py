@@ -11,7 +11,7 @@ from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
 from coterie.assisted.published import departures, has_cell, printed
 from coterie.assisted.readings import resolve, unread
-from coterie.assisted.settings import Settings
+from coterie.assisted.settings import EXCHANGING, ProtectSettings, Settings
 from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
@@ -151,13 +151,30 @@ def essential(settings: Settings) -> Settings:
 def _unread_by_tables(settings: Settings) -> list[str]:
     """What has no effect on the numbers of a run, beside what no run of the method reads."""
     found = []
-    if settings.method != "mtal":
+    if settings.method not in EXCHANGING:
         found.append("privacy.")  # nothing that it covers is sent
-    elif "lbfgs" not in (settings.assist.eta_rule, settings.assist.weights):
+    if "lbfgs" not in (settings.assist.eta_rule, settings.assist.weights):
         found.append("assist.lbfgs_lr")
     if settings.reading == "released":
         found.append("data.valid")
     return found
+
+
+def can_sum(settings: Settings) -> bool:
+    """Whether organisations of these settings can have one model that is moved by sums.
+
+    That needs rows that all know, samples that each has to itself, and no protection of residuals,
+    as none leave. Organisations that the data name know rows of their own.
+
+    Example:
+        >>> from coterie.assisted.settings import DomainSettings
+        >>> can_sum(Settings()), can_sum(Settings(data=DomainSettings(common=0.5)))
+        (True, False)
+    """
+    data = settings.data
+    all_know_all = data.common == 1 and data.domains != "source"
+    protects = settings.protect != ProtectSettings()
+    return all_know_all and settings.samples_are_columns and not protects
 
 
 # One run of a table, and how its numbers are called.
@@ -188,7 +205,7 @@ class Study(study.Study[Settings]):
         """As the user gave them.
 
         Raises:
-            UserError: the user named a method or a model, which would have no effect.
+            UserError: the user named a method, a model, or a variant that is another method.
         """
         for name in ("method", "model.name"):
             if name in self.given:
@@ -197,6 +214,12 @@ class Study(study.Study[Settings]):
                     f"run: leave out --{name}, or train one by coterie train mtal --{name} NAME"
                 )
         settings: Settings = self.configuration.settings
+        variant = self.configuration.given.variant
+        if settings.method != "mtal" and variant not in (None, *LAYERS):
+            raise UserError(
+                f"variant '{variant}' is another method than that of the tables and figures of "
+                f"mtal: leave it out, or train it by coterie train mtal --variant {variant}"
+            )
         return settings
 
     @property
@@ -226,12 +249,14 @@ class Study(study.Study[Settings]):
         """Settings of ``--variant best`` in a cell, and of ``sums``, where the user asks for these.
 
         There are none in the reading released, which has no cells to choose by but those of the
-        test. Sums are of items that an organisation has to itself.
+        test. Sums are of ratings, where organisations can have one model, see `can_sum`.
         """
         if self.configuration.given.variant != "best" or reading == "released":
             return {}
-        names = ("best", "sums") if cell.align == "user" and not cell.higher else ("best",)
-        return {name: self._arranged(cell, reading, name) for name in names}
+        best = self._arranged(cell, reading, "best")
+        if cell.higher or not can_sum(best):
+            return {"best": best}
+        return {"best": best, "sums": self._arranged(cell, reading, "sums")}
 
     def _arranged(self, cell: Cell, reading: str, variant: str | None) -> Settings:
         flags = {**self.given, **cell.values, "reading": reading}
