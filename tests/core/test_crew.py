@@ -381,6 +381,17 @@ def test_an_ask_that_is_broken_off_disturbs_no_later_one():
     assert [float(one[0]) for one in found(crew, range(200, 206))] == list(range(200, 206))
 
 
+def test_asks_that_are_broken_off_leave_no_memory_behind():
+    crew = Crew(2, lambda _, number: torch.full((100,), float(number)))
+    for _ in range(40):
+        answers = crew.answers(None, range(100))
+        next(answers)
+        time.sleep(0.002)  # so that others have come, which nobody asks for
+        next(answers)
+        answers.close()
+    assert max(len(line.reader._blocks) for line in crew._forks.lines) < 10
+
+
 def test_seeds_of_threads_do_not_meet():
     def draw(number):
         with Key.from_seed(number).torch_rng():

@@ -93,6 +93,8 @@ class Crew:
             yield from asked.results(given)
         except LineEnded as ended:
             raise self._lost() from ended
+        finally:
+            asked.drop()
 
     def start(self) -> None:
         """Fork the processes, which the first call of `answers` does else."""
@@ -282,6 +284,13 @@ class _Ask:
                 self._take()
             del self._pieces[number]
             yield first.given, self._outcome(first)
+
+    def drop(self) -> None:
+        """Read nothing of what has come and was not asked for any more: its memory is free."""
+        for piece in self._pieces.values():
+            if piece.mail is not None:
+                piece.mail.drop()
+        self._pieces.clear()
 
     def _give(self, rest: Iterator[Any]) -> bool:
         """Give the next piece to who has least to do, if there is one."""
