@@ -22,6 +22,7 @@ from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_forks import InForks
+from coterie.core.federation.ledger import Transcript
 from coterie.core.front.trained_models import TrainedModels
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
@@ -103,6 +104,17 @@ def test_uploads_are_clipped_and_noised_as_in_one_process():
     )
     check_same(one, two)
     assert any(not v.equal(tensors(one)[path]) for path, v in tensors(plain).items())
+
+
+def test_a_transcript_is_that_of_one_process():
+    """It has the hashes of uploads, which processes otherwise sum up: replays compare them."""
+    written = []
+    for workers in (1, 2):
+        made, lines = federation(workers=workers), list[str]()
+        made.ledger.transcript = Transcript(lines.append)
+        made.advance()
+        written.append(lines)
+    assert written[0] == written[1] != []
 
 
 LENGTHS = [7, 0, 3, 12, 1, 5, 0, 9, 4]
