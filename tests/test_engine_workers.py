@@ -10,6 +10,7 @@ import sys
 import time
 from copy import deepcopy
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -20,12 +21,16 @@ from coterie.core.data.samples.samples import SampleData
 from coterie.core.data.samples.split_samples import SplitSamples
 from coterie.core.errors import UserError
 from coterie.core.federation.federation import Federation
+from coterie.core.federation.in_forks import InForks
+from coterie.core.federation.ledger import Transcript
+from coterie.core.front.trained_models import TrainedModels
 from coterie.core.methods.fedavg import FedAvgClient, FedAvgServer, FedAvgSettings
 from coterie.core.methods.kit.model_messages import UPDATE, GlobalModel
 from coterie.core.protocol.client import OfSteps
 from coterie.core.registry.papers import find_paper, load
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.configuration import configure
+from coterie.core.tables.following import follow
 from coterie.core.tensors import tree
 
 PAGE = ["--data.clients", "6", "--train.epochs", "1", "--train.batch_size", "50"]
@@ -99,6 +104,17 @@ def test_uploads_are_clipped_and_noised_as_in_one_process():
     )
     check_same(one, two)
     assert any(not v.equal(tensors(one)[path]) for path, v in tensors(plain).items())
+
+
+def test_a_transcript_is_that_of_one_process():
+    """It has the hashes of uploads, which processes otherwise sum up: replays compare them."""
+    written = []
+    for workers in (1, 2):
+        made, lines = federation(workers=workers), list[str]()
+        made.ledger.transcript = Transcript(lines.append)
+        made.advance()
+        written.append(lines)
+    assert written[0] == written[1] != []
 
 
 LENGTHS = [7, 0, 3, 12, 1, 5, 0, 9, 4]
@@ -176,6 +192,18 @@ def test_who_looks_into_a_run_sees_what_is_sent_without_noise():
     assert there.clients.crew.starts == 1
 
 
+def test_a_model_that_is_given_away_is_the_one_of_one_process():
+    models = []
+    for workers in (1, 2):
+        made = federation(workers=workers)
+        made.advance()
+        module = made.federation.client.module
+        models.append(TrainedModels(module, made, tuple(range(len(LENGTHS))), "fedavg"))
+    for client in (0, 1, 3):
+        one, two = (each.client(client).state_dict() for each in models)
+        assert all(value.equal(two[name]) for name, value in one.items())
+
+
 def test_a_change_of_the_module_between_rounds_is_seen():
     class Weighted(Labelled):
         scale = 1.0
@@ -198,6 +226,35 @@ def test_a_change_of_the_module_between_rounds_is_seen():
     one, two = trained(1), trained(2)
     check_same(one, two)
     assert two.clients.crew.starts == 2
+
+
+def test_a_change_of_middleware_between_rounds_is_seen():
+    class Scaled:
+        factor = 1.0
+
+        def __call__(self, up, key):
+            return replace(up, loss=self.factor * up.loss)
+
+    def trained(workers):
+        made, scaled = federation(workers=workers), Scaled()
+        layer = OfSteps(scaled, (UPDATE.name,))
+        made = FederatedRun(replace(made.federation, middleware=(layer,)))
+        made.advance()
+        scaled.factor = 3.0
+        made.advance()
+        return made
+
+    one, two = trained(1), trained(2)
+    check_same(one, two)
+    assert two.clients.crew.starts == 2
+
+
+def test_processor_time_of_a_run_is_that_of_all_processes(monkeypatch):
+    made, clock = federation(workers=2, rounds=3), count(0.0, 1000.0)
+    made.advance()
+    assert made.exchange.seconds_elsewhere > 0
+    monkeypatch.setattr(InForks, "seconds_elsewhere", property(lambda _: next(clock)))
+    assert 2000 <= follow(made).total("cost/cpu_seconds") < 2500  # of the two rounds that are left
 
 
 def test_what_cannot_is_told():

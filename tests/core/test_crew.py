@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -280,6 +281,37 @@ def test_what_processes_tell_is_told_once(caplog):
     assert [str(one.message) for one in warned] == [f"beware of {n}" for n in range(4)]
 
 
+def test_what_is_told_of_things_that_no_other_process_can_have_is_told_without_them(caplog):
+    class Local(UserWarning):
+        pass
+
+    def tells(_, number):
+        logging.getLogger("somewhere").warning("beside %d", number, extra={"by": lambda: number})
+        warnings.warn("of a local class", Local, stacklevel=1)
+        return number
+
+    with caplog.at_level(logging.WARNING), pytest.warns(UserWarning, match="of a local class"):
+        assert found(Crew(2, tells), range(3)) == [0, 1, 2]
+    assert [r.getMessage() for r in caplog.records] == [f"beside {n}" for n in range(3)]
+
+
+def test_processor_time_of_processes_is_counted():
+    def burns(_, seconds):
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+
+    crew = Crew(2, burns)
+    assert crew.seconds == 0
+    found(crew, [0.05] * 4)
+    first = crew.seconds
+    assert 0.2 <= first < 2
+    crew.rest()
+    assert crew.seconds == first
+    found(crew, [0.05])
+    assert first + 0.05 <= crew.seconds < first + 1
+
+
 def test_what_a_process_prints_is_printed(capfd):
     # In one write: those of two processes may otherwise come between each other's parts.
     found(Crew(2, lambda _, number: print(f"piece {number}\n", end="")), range(3))
@@ -300,6 +332,8 @@ def test_a_process_that_is_killed_is_told_in_one_line_and_others_take_its_place(
             os.kill(os.getpid(), -number)
         return os.getpid()
 
+    with pytest.raises(UserError, match="has ended by itself, as it says above: go on"):
+        found(Crew(1, lambda *_: sys.exit(3)), [0])
     crew = Crew(2, dies)
     before = set(found(crew, range(8)))
     with pytest.raises(UserError, match=r"^a process of 'engine.workers' was killed \(signal 9\)"):
@@ -345,6 +379,17 @@ def test_an_ask_that_is_broken_off_disturbs_no_later_one():
     next(answers)
     answers.close()
     assert [float(one[0]) for one in found(crew, range(200, 206))] == list(range(200, 206))
+
+
+def test_asks_that_are_broken_off_leave_no_memory_behind():
+    crew = Crew(2, lambda _, number: torch.full((100,), float(number)))
+    for _ in range(40):
+        answers = crew.answers(None, range(100))
+        next(answers)
+        time.sleep(0.002)  # so that others have come, which nobody asks for
+        next(answers)
+        answers.close()
+    assert max(len(line.reader._blocks) for line in crew._forks.lines) < 10
 
 
 def test_seeds_of_threads_do_not_meet():

@@ -95,6 +95,25 @@ def test_an_ear_changes_nothing_and_hears_messages_only(name):
     assert {one.scenario for one in ear.heard} == {0, 1}
 
 
+@pytest.mark.parametrize("name", ["pf", "fedavg"])
+def test_an_ear_hears_each_upload_of_forked_processes(name):
+    """Which sum those of a chunk before they send them, where nobody listens."""
+    heard = []
+    for workers in (1, 2):
+        run, ear, _ = listening(experiment(METHODS[name], engine__workers=workers))
+        run.advance()
+        heard.append(ear.heard)
+        run.exchange.rest()
+    assert heard[0]
+    for one, other in zip(*heard, strict=True):
+        assert (one.step, one.scenario) == (other.step, other.scenario)
+        pairs = zip(
+            tree.tensors((one.down, one.up)), tree.tensors((other.down, other.up)), strict=True
+        )
+        assert all(torch.equal(a, b) for (_, a), (_, b) in pairs)
+    assert any(one.up is not None for one in heard[1])
+
+
 def private_in(value):
     if isinstance(value, Private):
         yield value

@@ -309,6 +309,19 @@ def test_a_saved_run_goes_on_to_the_same_bits(tmp_path: Any, partner: str) -> No
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("partner", ["fedavg", "local"])
+def test_forked_processes_give_the_same_bits(partner: str) -> None:
+    some = chosen(ensemble__partner=partner, train__participation=0.7, model__dropout=0.3)
+    one = run_of(some)
+    parts = replace(federation(some, scenarios()), workers=2, chunk=1)
+    two = advanced(FederatedRun(parts), ROUNDS)
+    expected, found = (dict(tree.tensors(run.to_plain())) for run in (one, two))
+    assert all(torch.equal(found[path], value) for path, value in expected.items())
+    assert two.history == one.history
+    assert two.clients.crew.starts == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.long
 def test_uploads_depend_on_what_they_declare(whole: FederatedRun) -> None:
     client, data = whole.federation.client, whole.newest_data
     key = whole.secret.fold(data.ids).fold("boundary")

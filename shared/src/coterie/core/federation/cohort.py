@@ -185,6 +185,8 @@ class ExchangeCohort(Cohort):
                 f"'aggregate.secret' hides sums, and this method's server looks at the answer of "
                 f"each client to '{step.name}': leave it out"
             )
+        if self.ledger.transcript is not None and not self.exchange.folds:
+            fold = None  # a transcript has hashes of uploads: processes of this one sum none up
         made = Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
         return replace(made, secret=secret)
 

@@ -71,6 +71,7 @@ class Crew:
         self._forks: _Forks | None = None
         self._known: Any = None
         self._numbers = iter(range(1 << 62))
+        self._spent = 0.0  # by processes that have been ended
         self.starts = 0
 
     def answers(self, common: Any, given: Iterable[G]) -> Iterator[tuple[G, Any]]:
@@ -92,6 +93,8 @@ class Crew:
             yield from asked.results(given)
         except LineEnded as ended:
             raise self._lost() from ended
+        finally:
+            asked.drop()
 
     def start(self) -> None:
         """Fork the processes, which the first call of `answers` does else."""
@@ -99,9 +102,20 @@ class Crew:
 
     def rest(self) -> None:
         """End the processes; the next piece of work forks others."""
-        if self._forks is not None:
-            self._forks.end()
-        self._forks = None
+        self._end()
+
+    @property
+    def seconds(self) -> float:
+        """Processor time of all processes that there have been, as of their last answers."""
+        return self._spent + (0.0 if self._forks is None else self._forks.spent())
+
+    def _end(self) -> list[int]:
+        """End the processes; give the exit statuses of those that had ended before."""
+        if self._forks is None:
+            return []
+        self._spent = self.seconds
+        ended, self._forks = self._forks.end() or [], None
+        return ended
 
     def _ready(self) -> _Forks:
         """Processes that know what this one knows."""
@@ -120,13 +134,14 @@ class Crew:
 
     def _lost(self) -> UserError:
         """Say how a process has ended."""
-        assert self._forks is not None
         time.sleep(_DYING)
-        ended, self._forks = self._forks.end() or [], None
-        how = f"was killed (signal {-min(ended)})" if ended and min(ended) < 0 else "has ended"
+        signals = [-status for status in self._end() if status < 0]
+        how = "has ended by itself, as it says above"
+        if signals:
+            how = f"was killed (signal {max(signals)}), perhaps for lack of memory"
         return UserError(
-            f"a process of 'engine.workers' {how}, perhaps for lack of memory: go on from the last "
-            "checkpoint by --resume, with fewer workers or a smaller 'engine.chunk'"
+            f"a process of 'engine.workers' {how}: go on from the last checkpoint by --resume, "
+            "with fewer workers or a smaller 'engine.chunk'"
         )
 
 
@@ -136,6 +151,7 @@ class _Forks:
     Attributes:
         writer: of all that is sent to them.
         lines: to each.
+        seconds: processor time of each so far.
         end: ends them, as does the end of this process; gives their exit statuses before.
     """
 
@@ -147,6 +163,7 @@ class _Forks:
             )
         self.writer = Writer(classes)
         self.lines: list[Line] = []
+        self.seconds: dict[Line, float] = {}
         self._tellers: dict[Any, Line] = {}
         held: list[tuple[int, Connection]] = []
         self.end = weakref.finalize(self, _end, os.getpid(), held, self.writer)
@@ -165,6 +182,10 @@ class _Forks:
             raise UserError(
                 f"cannot fork processes for 'engine.workers' ({error}): lower it"
             ) from error
+
+    def spent(self) -> float:
+        """Processor time of all."""
+        return sum(self.seconds.values())
 
     def tell(self, line: Line, told: Iterable[Any]) -> None:
         """Tell what a process has to tell, unless another has told the same."""
@@ -264,6 +285,13 @@ class _Ask:
             del self._pieces[number]
             yield first.given, self._outcome(first)
 
+    def drop(self) -> None:
+        """Read nothing of what has come and was not asked for any more: its memory is free."""
+        for piece in self._pieces.values():
+            if piece.mail is not None:
+                piece.mail.drop()
+        self._pieces.clear()
+
     def _give(self, rest: Iterator[Any]) -> bool:
         """Give the next piece to who has least to do, if there is one."""
         for given in rest:
@@ -284,7 +312,8 @@ class _Ask:
         for ready in wait(list(by_connection)):
             line = by_connection[ready]  # type: ignore[index]
             mail = line.receive()
-            if (piece := self._pieces.get(mail.more[0])) is None:
+            number, self._forks.seconds[line], *_ = mail.more
+            if (piece := self._pieces.get(number)) is None:
                 mail.drop()
                 continue
             piece.mail = mail
@@ -293,7 +322,7 @@ class _Ask:
     def _outcome(self, piece: _Piece) -> Any:
         assert piece.mail is not None
         assert piece.line is not None
-        _, steps, told, error = piece.mail.more
+        _, _, steps, told, error = piece.mail.more
         self._forks.tell(piece.line, told)
         count_steps(steps)
         if error is not None:

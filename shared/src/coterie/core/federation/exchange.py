@@ -148,6 +148,11 @@ class Exchange(ABC):
         """
         return
 
+    @property
+    def seconds_elsewhere(self) -> float:
+        """Processor time so far of what works for this process alone, beside it; 0 if nothing."""
+        return 0.0
+
     def rest(self) -> None:
         """Nothing is asked for a while: what only speeds up asking may end."""
         return

@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -124,11 +125,11 @@ def _answer(
         letter = line.writer.write(made, known)
     except Exception as error:
         _flush()
-        line.send("failed", more=(mail.more, 0, told.taken(), _as_sent(error)))
+        line.send("failed", more=(mail.more, time.process_time(), 0, told.taken(), _as_sent(error)))
         return
     _flush()
     del given, tensors, made  # so that their memory is free
-    line.send("done", letter, (mail.more, steps.total, told.taken(), None))
+    line.send("done", letter, (mail.more, time.process_time(), steps.total, told.taken(), None))
 
 
 def _flush() -> None:
@@ -157,6 +158,14 @@ def _as_sent(error: Exception) -> bytes:
     return sent
 
 
+def _can_be_sent(thing: Any) -> bool:
+    try:
+        pickle.dumps(thing)
+    except Exception:
+        return False
+    return True
+
+
 class _Told:
     """Log records and warnings of this process, for the parent to tell."""
 
@@ -166,9 +175,13 @@ class _Told:
         def call(logger: logging.Logger, record: logging.LogRecord) -> None:
             record.msg, record.args = record.getMessage(), None
             record.exc_info = record.exc_text = record.stack_info = None
+            if not _can_be_sent(record):  # for what somebody has put into it
+                about = (record.name, record.levelno, record.pathname, record.lineno, record.msg)
+                record = logging.LogRecord(*about, None, None, record.funcName)
             self._told.append(record)
 
         def show(message: Any, category: Any, filename: str, lineno: int, *_: Any) -> None:
+            category = next(filter(_can_be_sent, category.__mro__))  # a local class cannot
             self._told.append((str(message), category, filename, lineno))
 
         logging.Logger.callHandlers = call  # type: ignore[method-assign,assignment]

@@ -16,7 +16,6 @@ from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.federation import Federation
 from coterie.core.federation.in_process import InProcess
 from coterie.core.local_training.watching import Unwatchable, reading
-from coterie.core.protocol.client import Client
 from coterie.core.protocol.uploads import Fold
 from coterie.core.tensors.device import CPU
 from coterie.core.tensors.keys import Key
@@ -63,7 +62,7 @@ class InForks(InProcess):
             kinds = [kind for step in steps for kind in (step.down, step.up)]
             kinds.append(self.client._types[0])
             named = dict.fromkeys(kind for kind in kinds if isinstance(kind, type))
-            known = partial(_known, self.client)
+            known = partial(_known, self.client, *self.middleware)
             self.crew = Crew(self.workers, partial(_answer, self), known, list(named))
 
     def ask(self, request: Request) -> Iterator[Answers]:
@@ -89,6 +88,11 @@ class InForks(InProcess):
             if new is not None:
                 self.store.commit(answers.ids, new)
             yield answers
+
+    @property
+    def seconds_elsewhere(self) -> float:
+        """Processor time of the forked processes so far."""
+        return 0.0 if self.crew is None else self.crew.seconds
 
     def rest(self) -> None:
         """End the processes."""
@@ -145,9 +149,9 @@ def _answer(clients: InForks, common: Any, given: Any) -> tuple[Answers, Any, An
     return answers, new, clients.client.left()
 
 
-def _known(client: Client[Any, Any]) -> Any:
-    """What a client half computes with, to be compared; None where that cannot be told."""
+def _known(*parts: Any) -> Any:
+    """What a client half and middleware compute with, to be compared; None = it cannot be told."""
     try:
-        return reading(client)
+        return reading(*parts)
     except Unwatchable:
         return None

@@ -101,7 +101,8 @@ class TrainedModels:
         half.measured = look  # type: ignore[method-assign]
         try:
             with run.on_device(), not_counting_steps():
-                cohort = replace(run.newest_cohort(), journal=Journal(), ledger=Ledger())
+                cohort = replace(run.newest_cohort(), exchange=run.clients.here())
+                cohort = replace(cohort, journal=Journal(), ledger=Ledger())
                 one = cohort.part(torch.tensor([number]))
                 run.federation.server.test(run.server_state, one)
         finally:

@@ -50,15 +50,19 @@ class _Following(lightning.Callback):
     ) -> None:
         self.run, self.result, self.measuring = run, result, measuring
         self.after_round = after_round
-        self._traffic, self._began = _traffic(run, measuring), time.process_time()
+        self._traffic, self._began = _traffic(run, measuring), self._spent()
 
     def on_train_batch_start(self, *_: Any) -> None:
         """Start the clock."""
-        self._began = time.process_time()
+        self._began = self._spent()
+
+    def _spent(self) -> float:
+        """Processor seconds, also of forked processes."""
+        return time.process_time() + self.run.exchange.seconds_elsewhere
 
     def on_train_batch_end(self, *_: Any) -> None:
         """Note the round."""
-        seconds = time.process_time() - self._began
+        seconds = self._spent() - self._began
         noted = {n: v for n, v in self.run.journal.scalars.items() if n not in Costs.names}
         before, self._traffic = self._traffic, _traffic(self.run, self.measuring)
         crossed = {name: size - before[name] for name, size in self._traffic.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -74,10 +74,17 @@ class Ear(Exchange):
         return self.inner.enrol(ids, block)
 
     def ask(self, request: Request) -> Iterator[Answers]:
-        """Hear what is asked and answered, of those whose answer counts."""
-        for answers in self.inner.ask(request):
+        """Hear what is asked and answered, of those whose answer counts.
+
+        Nothing is summed before it is heard, as processes of ``engine.workers`` would.
+        """
+        for answers in self.inner.ask(replace(request, fold=None)):
             self.heard += _crossed(request, answers)
             yield answers
+
+    def rest(self) -> None:
+        """Let the inner exchange rest."""
+        self.inner.rest()
 
     def to_plain(self) -> Any:
         """The private state of the inner exchange, for its checkpoint; it is not looked into."""

@@ -74,8 +74,9 @@ def mixture(own: Tensor, partner: Tensor, labels: Tensor, shares: int) -> Mixtur
 
 def _units(scores: Tensor) -> Tensor:
     """Standard deviations of rows, ``(R, 1)``; 1 of a row whose numbers are all the same."""
-    found = scores.std(1, keepdim=True)
-    return torch.where(found > 0, found, torch.ones_like(found))
+    found = scores.std(1, keepdim=True)  # which rounding may keep above 0
+    varies = scores.amax(1, keepdim=True) > scores.amin(1, keepdim=True)
+    return torch.where(varies, found, torch.ones_like(found))
 
 
 def _best_weight(both: Tensor, label: Tensor, shares: int) -> Tensor:

@@ -37,7 +37,8 @@ def measured(results: Sequence[RunResult], name: str, part: str = "test") -> lis
 def at_own_rounds(results: Sequence[RunResult]) -> list[float]:
     """Mean test AUC where each scenario has the round that is best on its own validation samples.
 
-    A scenario without a validation AUC is left out.
+    A scenario without a validation AUC has the round that is best for the others, so that the mean
+    is over the same scenarios as where all have one round.
     """
     return [_at_own_rounds(result, result.found[WHOSE]) for result in results]
 
@@ -45,8 +46,9 @@ def at_own_rounds(results: Sequence[RunResult]) -> list[float]:
 def _at_own_rounds(result: RunResult, whose: str) -> float:
     valid, test = (np.array(result.course[f"{part}/{whose}_{AUC}"]) for part in ("eval", "test"))
     some = np.isfinite(valid).any(0)
-    best = np.nanargmax(valid[:, some], axis=0)
-    return float(np.nanmean(test[:, some][best, np.arange(len(best))]))
+    best = np.full(len(some), result.best_round - 1)
+    best[some] = np.nanargmax(valid[:, some], axis=0)
+    return float(np.nanmean(test[best, np.arange(len(best))]))
 
 
 def add_line(

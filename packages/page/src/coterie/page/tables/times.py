@@ -103,10 +103,11 @@ def _variants(study: Study) -> dict[str, Settings]:
 
 
 def _short(settings: Settings) -> Settings:
+    """Few rounds, all in this process, where the watch is."""
     rounds = min(settings.rounds, _ROUNDS)
     agents = ("client_agent.warm_up", "server_agent.warm_up")
     warm = dict.fromkeys(agents, min(_WARM_UP, rounds - 1))
-    return changed(settings, {"rounds": rounds} | warm)
+    return changed(settings, {"rounds": rounds, "engine.workers": 1} | warm)
 
 
 def _places(module: FederatedRun) -> list[Place]:
