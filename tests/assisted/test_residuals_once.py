@@ -43,8 +43,8 @@ def settings(align="user", feedback="explicit", rounds=3, **more):
         "train": TrainSettings(epochs=2, batch_rows=4, lr=0.02, hide=0.4),
     }
     domains = {} if align == "user" else {"domains": "uniform"}
-    data = DomainSettings(feedback=feedback, align=align, **domains)
-    return resolve(Settings(method="residuals", rounds=rounds, data=data, **(chosen | more)))
+    chosen["data"] = DomainSettings(feedback=feedback, align=align, **domains)
+    return resolve(Settings(method="residuals", rounds=rounds, **(chosen | more)))
 
 
 def run_of(how, data, client=None):
