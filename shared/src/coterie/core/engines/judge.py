@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from coterie.core.engines.envelope import ReplyHeader, words
 from coterie.core.federation.exchange import Answers, Request
 from coterie.core.federation.guard import Asked, guard, guard_total
 from coterie.core.protocol.messages import Aligned, declared
-from coterie.core.protocol.uploads import Bounds, Like, Number
+from coterie.core.protocol.uploads import Bounds, Like, Number, Shaped
 from coterie.core.tensors import tree
 from coterie.core.tensors.device import moved
 from coterie.core.tensors.ordering import among
@@ -142,7 +143,10 @@ class Judge:
         sent = 1 if isinstance(self.request.down, Aligned) else count
         total = _BESIDE * (1 + count)
         for expected in (field.expected for field in declared(step.up)):
-            if isinstance(expected, Like):
+            if isinstance(expected, Shaped):  # 64 bits a number, as those behind masks have
+                shapes = getattr(down, expected.field).values()
+                total += 8 * count * sum(map(math.prod, shapes))
+            elif isinstance(expected, Like):
                 # A table's rows travel with their numbers, in at most as many bytes again.
                 like = getattr(down, expected.field)
                 total += 2 * sent * sum(tree.nbytes(leaf) for _, leaf in tree.values(like))
