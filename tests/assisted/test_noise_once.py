@@ -227,6 +227,7 @@ def test_a_resumed_run_sends_no_residual_again():
     assert all(torch.equal(again[0][k], sent[0][k]) for k in sent[0])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["dp", "laplace"])
 def test_a_round_that_is_tried_again_sends_the_same_noise_or_counts_it_twice(how, tmp_path):
     """Organisation 2 misses the first try, so that what precedes residuals differs in the second;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from coterie.assisted.learner import DAMPING, Learner
 from coterie.assisted.receiver import middle_of
 from coterie.assisted.routes import align
 from coterie.assisted.settings import Settings
+from coterie.assisted.weighing import Law, frequencies, law_of, most_likely
 from coterie.core.data.interactions.column_partitions import Alignment
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.cohort import Cohort
@@ -187,6 +188,7 @@ class Overheard:
         held: number of training cells that the organisation has, received or not.
         align: what rows are.
         middle: ``(n,)`` of the scale, where residuals are of that, which all know; None: of F⁰.
+        law: of the noise on residuals.
     """
 
     rows: Tensor
@@ -197,6 +199,12 @@ class Overheard:
     held: int
     align: Alignment = "user"
     middle: Tensor | None = None
+    law: Law = field(default_factory=Law)
+
+    @property
+    def of(self) -> Tensor:
+        """What residuals are of, ``(n,)``."""
+        return self.base if self.middle is None else self.middle
 
     def mean(self, draws: int) -> Received:
         """What is received on average over so many draws."""
@@ -290,8 +298,9 @@ def _heard(
     )
     settings = learner.settings
     of_middle = middle if settings.protect.centre == "receiver" else None
-    align = settings.data.align
-    return Overheard(rows, columns, residuals, ratings, base, len(cells), align, of_middle)
+    clean = learner.objective.residual(ratings, base if of_middle is None else middle)
+    law, align = law_of(settings, clean), settings.data.align
+    return Overheard(rows, columns, residuals, ratings, base, len(cells), align, of_middle, law)
 
 
 def rating_scale(each: Sequence[OwnDomain]) -> Tensor:
@@ -310,26 +319,35 @@ def shares_of_ratings(heard: Sequence[Overheard], draws: int, scale: Tensor) -> 
 
     Returns:
         ``certain``: nothing else was possible; ``guessed``: with a guess of what residuals are of;
-        ``known``: with that known, as the middle of the scale always is. Without residuals:
-        ``frequent``, always the most frequent rating; ``rounded``, the known mean of the column,
-        rounded.
+        ``known``: with that known, as the middle of the scale always is; ``weighed``: beside that,
+        how frequent ratings are. Without residuals: ``frequent``, always the most frequent rating;
+        ``rounded``, the known mean of the column, rounded; ``unheard``, the most frequent rating of
+        columns of about that mean.
     """
-    found: dict[str, list[Tensor]] = {name: [] for name in ("certain", "guessed", "known")}
-    for one in heard:
+    names = "certain", "guessed", "known", "weighed"
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    ratings, base = (
+        torch.cat([getattr(one, name) for one in heard]) for name in ("ratings", "base")
+    )
+    every = frequencies(ratings, base, scale)
+    priors = every.split([len(one.ratings) for one in heard], 1)
+    for one, prior in zip(heard, priors, strict=True):
         received = one.mean(draws)
         read = read_ratings(received, scale)
         right = read.ratings == one.ratings
-        of = one.base if one.middle is None else one.middle
-        with_mean = with_means(received.residuals, of, scale, read.slope) == one.ratings
+        with_mean = with_means(received.residuals, one.of, scale, read.slope) == one.ratings
         found["certain"].append(right & read.certain)
         found["guessed"].append(right if one.middle is None else with_mean)
         found["known"].append(with_mean)
-    ratings = torch.cat([one.ratings for one in heard])
-    rounded = nearest(torch.cat([one.base for one in heard]), scale)
+        sent = one.residuals[:draws]
+        likely = most_likely(sent, one.of, scale, read.slope, one.law, prior)
+        found["weighed"].append(likely == one.ratings)
+    rounded = nearest(base, scale)
     return {
         **{name: _share(torch.cat(parts)) for name, parts in found.items()},
         "frequent": _most_frequent(ratings),
         "rounded": _share(rounded == ratings),
+        "unheard": _share(scale[every.argmax(0)] == ratings),
     }
 
 

@@ -104,11 +104,14 @@ _EXPLICIT = {
     "(most frequent)": "frequent",
     "mean known": "known",
     "(mean, rounded)": "rounded",
+    "weighed": "weighed",
+    "(frequencies)": "unheard",
 }
 _IMPLICIT = {"labels": "labels", "(most frequent)": "frequent"}
 _PANELS = {
     "guessed": ("ratings, mean of the column guessed (%)", "frequent"),
     "known": ("ratings, mean of the column known (%)", "rounded"),
+    "weighed": ("ratings, weighed against their frequency (%)", "unheard"),
     "labels": ("labels (%)", "frequent"),
 }
 
@@ -205,8 +208,9 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "In brackets: what a guess without any residual gets.",
         "The mean of several draws is what a reader has of noise that is fresh in each round, as "
         "far as residuals stay as they are.",
-        "These are simple readers. One who weighs the noise against how frequent ratings are never "
-        "does worse than the guess, so a share below it is no proof that nothing leaks.",
+        "The first readers are simple: a share below the guess is no proof that nothing leaks. Who "
+        "weighs knows the means, how noise is drawn, and how frequent ratings are where means are "
+        "about the same.",
         "What dp and ip clip to depends on the data, so they guarantee nothing.",
     ]
 
