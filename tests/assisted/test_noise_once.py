@@ -11,6 +11,7 @@ from tests.assisted.test_residuals_once import (
     column_means,
     kept_by,
     organisations,
+    plain_network,
     rows_that_differ,
     settings,
 )
@@ -22,7 +23,7 @@ from coterie.assisted.experiment import Experiment
 from coterie.assisted.messages import Turn
 from coterie.assisted.rating_privacy import epsilon_of_rating, remark, sensitivity
 from coterie.assisted.readings import resolve
-from coterie.assisted.samples.autorec import AutoRec
+from coterie.assisted.samples.autorec import PRESENCE, AutoRec
 from coterie.assisted.server_halves import server_half
 from coterie.assisted.settings import DomainSettings, ModelSettings, ProtectSettings, Settings
 from coterie.core.errors import UserError
@@ -87,6 +88,28 @@ def test_models_fit_what_was_sent_and_predict_from_clean_residuals(how):
         assert torch.equal(others[0].nan_to_num(99.0), others[1].nan_to_num(99.0))
         first += width
     assert len(digests) == 1  # all fit the same
+
+
+def test_predictions_are_made_from_clean_residuals():
+    """F = F⁰ + η f by numpy, with members that have fitted what was sent."""
+    data = organisations()
+    run, _ = run_of(noisy(protect=ProtectSettings(own="protected")), data)
+    run.advance()
+    client = run.federation.client
+    for one in data.each:
+        mine, table = kept_by(run, one.id), one.train.to_dense(float("nan")).numpy()
+        params = mine.learned.params | {"eta": torch.tensor(0.7)}
+        size = float(client.fitted(mine, one).matrix.values.square().mean().sqrt())
+        x = np.nan_to_num(2 * (table - column_means(one.train)).T / size + PRESENCE) * (1 - 0.4)
+        members = [
+            {n.removeprefix("autorec/"): v[k] for n, v in params.items() if "autorec/" in n}
+            for k in range(2)
+        ]
+        f = size * np.mean([plain_network(each, x) for each in members], 0)
+        scores = column_means(one.train) + 0.7 * f.T
+        asked = ~one.test.to_dense(float("nan")).isnan().numpy()
+        found = client.of(mine, one)[1].predict(params, one.test)
+        np.testing.assert_allclose(found, scores[asked], rtol=1e-6)
 
 
 def dense(fitted, given):
