@@ -110,8 +110,7 @@ _EXPLICIT = {
 _IMPLICIT = {"labels": "labels", "(most frequent)": "frequent"}
 _PANELS = {
     "guessed": ("ratings, mean of the column guessed (%)", "frequent"),
-    "known": ("ratings, mean of the column known (%)", "rounded"),
-    "weighed": ("ratings, weighed against their frequency (%)", "unheard"),
+    "weighed": ("ratings, mean known, noise weighed (%)", "unheard"),
     "labels": ("labels (%)", "frequent"),
 }
 
