@@ -158,6 +158,8 @@ def test_shares_are_counted_by_hand() -> None:
         "known": 1.0,
         "frequent": 3 / 10,  # 5, or 4
         "rounded": 3 / 10,  # 3 of 3.25, 4 and 4; of 3.5 and 3 none
+        "weighed": 1.0,  # nothing hides anything
+        "unheard": 5 / 10,  # of six ratings around 3 two are 1; 4 and 4; of 2 and 5 one
     }
     assert share_of_pattern(heard) == 10 / 14
 

@@ -9,7 +9,7 @@ import torch
 from tests.assisted import small_organisations as small
 from tests.assisted.test_exchange import partly_common
 
-from coterie.assisted.attack import overhear
+from coterie.assisted.attack import overhear, shares_of_ratings
 from coterie.assisted.attack_report import NO_GUARANTEE, attack, guarantee, protections, report
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.readings import resolve
@@ -35,6 +35,7 @@ PROTECTED = {
     "noise": {"privacy": NOISE},
     "sum": {"protect": ProtectSettings(sum=True)},
 }
+ONCE = {"method": "residuals", "model": ModelSettings("autorec", hidden=4, code=2, members=1)}
 
 
 def make_settings(**more):
@@ -61,9 +62,12 @@ def sent_in_round_1(settings):
 
 
 @pytest.mark.filterwarnings("ignore:noise and privacy")
-@pytest.mark.parametrize("name", PROTECTED)
-def test_what_is_overheard_is_what_a_run_sends_bit_by_bit(name) -> None:
-    settings = make_settings(seed=4, **PROTECTED[name])
+@pytest.mark.parametrize(
+    ("name", "once"),
+    [(name, False) for name in PROTECTED] + [(name, True) for name in PROTECTED if name != "sum"],
+)
+def test_what_is_overheard_is_what_a_run_sends_bit_by_bit(name, once) -> None:
+    settings = make_settings(seed=4, **(PROTECTED[name] | (ONCE if once else {})))
     sent = sent_in_round_1(settings)
     heard = overhear(Experiment(settings), settings, 3)
     assert len(heard) == len(sent) == 3
@@ -75,6 +79,23 @@ def test_what_is_overheard_is_what_a_run_sends_bit_by_bit(name) -> None:
         assert torch.equal(one.residuals[0], one.residuals[1]) != noisy
         assert torch.equal(one.residuals[1], one.residuals[2]) != noisy
         assert one.held == len(one.ratings)
+
+
+def test_residuals_of_the_middle_are_read_with_nothing_to_be_guessed() -> None:
+    """What noise leaves of them is the same for who guesses and who knows the columns' means."""
+    settings = make_settings(
+        **ONCE,
+        data={"scale": (1.0, 5.0)},
+        privacy=replace(NOISE, scale=0.3),
+        protect=ProtectSettings(centre="receiver"),
+    )
+    heard = overhear(Experiment(settings), settings, 1)
+    scale = torch.arange(1.0, 6.0).double()
+    found = shares_of_ratings(heard, 1, scale)
+    read = torch.cat([(one.residuals[0] / 2 + 3).round().clamp(1, 5) for one in heard])
+    exact = float((read == torch.cat([one.ratings for one in heard])).double().mean())
+    assert found["guessed"] == found["known"] == pytest.approx(exact, abs=2e-3)
+    assert 0.9 < exact < 1
 
 
 def test_a_reader_gets_the_rows_that_it_knows_of_the_others() -> None:
@@ -126,13 +147,22 @@ def test_the_protections_are_the_runs_own_and_the_list() -> None:
 
 def test_epsilon_is_claimed_for_a_public_clip_alone() -> None:
     found = protections(make_settings(rounds=7), 8.0, 0.5)
-    said = {name: guarantee(each) for name, each in found.items()}
-    assert said.pop("laplace, clip 8") == "ε 0.5 of a rating a round, 3.5 in 7"
+    said = {name: guarantee(each, 4.0) for name, each in found.items()}
+    assert said.pop("laplace, clip 8") == (
+        "ε 0.5 of a residual a round, 3.5 in 7, of a rating 0.5 in round 1"
+    )
     assert set(said.values()) == {NO_GUARANTEE}
     others = PrivacySettings(clip=8.0, clip_by="entry", noise="laplace", scale=2.0, steps=("fit",))
-    assert guarantee(make_settings(privacy=others)) == NO_GUARANTEE
+    assert guarantee(make_settings(privacy=others), 4.0) == NO_GUARANTEE
     whole = PrivacySettings(clip=3.0, noise="laplace", scale=2.0)
-    assert guarantee(make_settings(privacy=whole)).startswith("ε 3 of an organisation")
+    assert guarantee(make_settings(privacy=whole), 4.0).startswith("ε 3 of an organisation a round")
+
+
+def test_residuals_that_are_sent_once_have_the_epsilon_of_one_round() -> None:
+    clipped = replace(NOISE, clip=4.0)
+    once = make_settings(**ONCE, rounds=7, privacy=clipped)
+    assert guarantee(once, 4.0) == "ε 4 of a residual, of a rating 8"
+    assert guarantee(replace(once, start="bias"), 4.0) == "ε 4 of a residual, of a rating none"
 
 
 def stored(tmp_path, **more):
@@ -191,6 +221,18 @@ def test_mistakes_are_one_line(tmp_path, capsys) -> None:
         assert captured.err.count("\n") == 1
         assert not captured.out
     assert not (run / "attack.md").exists()
+
+
+def test_residuals_that_are_sent_once_are_read_once(tmp_path, capsys) -> None:
+    run = stored(tmp_path, **ONCE, privacy=NOISE)
+    assert main(["assisted", "attack", "--run", str(run), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {row["draws"] for row in rows} == {1}
+    assert rows[0]["guarantee"] == "ε 8 of a residual, of a rating 8"
+    assert main(["assisted", "attack", "--run", str(run), "--draws", "10"]) == 2
+    error = capsys.readouterr().err
+    assert "sends residuals once: leave --draws out" in error
+    assert error.count("\n") == 1
 
 
 def test_the_run_of_another_paper_is_refused(tmp_path, capsys) -> None:

@@ -15,7 +15,7 @@ from tests.assisted.small_organisations import (
 from coterie.assisted import client as client_half
 from coterie.assisted.client import Organisation
 from coterie.assisted.protection import ends, protected
-from coterie.assisted.settings import ProtectSettings, Settings
+from coterie.assisted.settings import ModelSettings, ProtectSettings, Settings
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
 from coterie.core.settings.sections import PrivacySettings
@@ -159,7 +159,6 @@ def test_a_run_that_is_resumed_between_rounds_draws_the_same_noise() -> None:
         ({"alpha": 3.0}, "'protect.alpha' has no effect"),
         ({"residuals": "ip", "alpha": 3.0}, "'protect.alpha' has no effect"),
         ({"residuals": "dp", "thresholds": 3}, "'protect.thresholds' has no effect"),
-        ({"own": "clean"}, "'protect.own' has no effect"),
         ({"residuals": "dp", "alpha": 0.0}, "'protect.alpha' must be above 0"),
         ({"residuals": "ip", "thresholds": 0}, "'protect.thresholds' must be at least 1"),
     ],
@@ -167,6 +166,22 @@ def test_a_run_that_is_resumed_between_rounds_draws_the_same_noise() -> None:
 def test_settings_that_say_nothing_are_refused(more, words) -> None:
     with pytest.raises(UserError, match=words):
         ProtectSettings(**more)
+
+
+@pytest.mark.parametrize("method", ["mtal", "residuals"])
+def test_whether_own_residuals_are_protected_says_nothing_where_none_is(method) -> None:
+    model = ModelSettings("aae" if method == "mtal" else "autorec")
+    own = ProtectSettings(own="protected")
+    with pytest.raises(
+        UserError, match=r"'protect\.own' has no effect with protect\.residuals none"
+    ):
+        Settings(method=method, model=model, protect=own)
+    noise = PrivacySettings(clip=8.0, clip_by="entry", noise="laplace", scale=1.0)
+    if method == "residuals":  # there they come back
+        assert Settings(method=method, model=model, protect=own, privacy=noise).protect == own
+        return
+    with pytest.raises(UserError, match=r"'protect\.own' has no effect"):
+        Settings(method=method, model=model, protect=own, privacy=noise)
 
 
 def test_two_kinds_of_noise_on_residuals_are_refused() -> None:

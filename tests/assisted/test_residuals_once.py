@@ -47,8 +47,8 @@ def settings(align="user", feedback="explicit", rounds=3, **more):
         "train": TrainSettings(epochs=2, batch_rows=4, lr=0.02, hide=0.4),
     }
     domains = {} if align == "user" else {"domains": "uniform"}
-    data = DomainSettings(feedback=feedback, align=align, **domains)
-    return resolve(Settings(method="residuals", rounds=rounds, data=data, **(chosen | more)))
+    chosen["data"] = DomainSettings(feedback=feedback, align=align, **domains)
+    return resolve(Settings(method="residuals", rounds=rounds, **(chosen | more)))
 
 
 def run_of(how, data, client=None):
@@ -512,10 +512,6 @@ def test_who_has_no_peers_predicts_from_its_own_residuals(method):
             "there are none with the method residuals",
         ),
         ({"method": "mtal", "model": ModelSettings("autorec")}, "for the methods"),
-        (
-            {"model": ModelSettings("autorec"), "protect": ProtectSettings("dp", own="protected")},
-            "fits its own residuals as they are",
-        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, why):

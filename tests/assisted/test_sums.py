@@ -357,6 +357,10 @@ def test_organisations_with_other_rows_are_refused():
         ({"model": ModelSettings("gaussian", samples="users")}, "set model.samples items"),
         ({"model": ModelSettings("gaussian", sizes={"a": "4-2"})}, "set model.hidden"),
         ({"model": ModelSettings("mf")}, "trains models of samples"),
+        (
+            {"privacy": PrivacySettings(clip=1.0, clip_by="entry", noise="laplace", scale=1.0)},
+            "set privacy.clip_by to upload",
+        ),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(chosen, said):

@@ -50,22 +50,27 @@ def test_organisations_apart_give_the_bits_of_one_process(tmp_path):
     assert run.results["test/rmse"] > 0
 
 
-def test_sums_of_a_usual_size_are_read(tmp_path):
-    """A reply may be as large as the shapes say that were asked for."""
-    large = ModelSettings("autorec", hidden=256, code=8, members=1)
-    _, taken = apart(settings(model=large, rounds=1), tmp_path)
+LARGE = ModelSettings("autorec", hidden=64, code=8, members=4)
+
+
+def test_sums_may_be_as_large_as_the_model(tmp_path):
+    """Far beyond what a reply may hold beside them; masked ones take 8 bytes a number."""
+    given = settings(model=LARGE, rounds=1)
+    _, taken = apart(given, tmp_path)
     with Hosts(taken.folders, **taken.known) as hosts:
         run = finished(taken.over(hosts))
-    (sent,) = (row for row in run.ledger.rows() if row["field"] == "values")
-    assert sent["bytes"] > 3 * 2 * 2**16  # three organisations, each above what is free
-    assert run.results["test/rmse"] > 0
+        each = sum(value.numel() for value in run.server_state.params.values())
+    assert 4 * each > 4 * (1 << 17)
+    assert run.history[0]["fed/clients"] == 3
 
 
 @pytest.mark.long
-def test_behind_masks_the_server_learns_the_sum_alone(tmp_path, monkeypatch):
+@pytest.mark.parametrize("model", [None, LARGE], ids=["blend", "large"])
+def test_behind_masks_the_server_learns_the_sum_alone(model, tmp_path, monkeypatch):
     pytest.importorskip("flwr")
-    plain = finished(FederatedRun(Experiment(settings()).federation()))
-    _, taken = apart(settings(secret=True), tmp_path)
+    more = {} if model is None else {"model": model}
+    plain = finished(FederatedRun(Experiment(settings(**more)).federation()))
+    _, taken = apart(settings(secret=True, **more), tmp_path)
     seen = []
 
     def overheard(request, parts, bounds):

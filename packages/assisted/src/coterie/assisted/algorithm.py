@@ -281,7 +281,10 @@ class RelayOnce(Watching[RelayState], Relay):
         state = self.met(state, cohort)
         residuals = self.residuals(state, cohort)
         passed = state.routes[0].pass_residuals(residuals.ups, 1)
-        received = PerClient({to: Received(targets.residuals) for to, targets in passed.items()})
+        found = {to: targets.residuals for to, targets in passed.items()}
+        if self.settings.protect.own == "protected":  # what was made of its own it does not know
+            found = {to: each | {str(to): residuals.ups[to].values} for to, each in found.items()}
+        received = PerClient({to: Received(each) for to, each in found.items()})
         _part(cohort, residuals.ids).ask(RECEIVE, received)
         return self.opened(state, cohort)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -15,8 +15,10 @@ from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import OwnDomain
 from coterie.assisted.experiment import Experiment
 from coterie.assisted.learner import DAMPING, Learner
+from coterie.assisted.receiver import middle_of
 from coterie.assisted.routes import align
 from coterie.assisted.settings import Settings
+from coterie.assisted.weighing import Law, frequencies, law_of, most_likely
 from coterie.core.data.interactions.column_partitions import Alignment
 from coterie.core.privacy.build import middleware
 from coterie.core.protocol.cohort import Cohort
@@ -185,6 +187,8 @@ class Overheard:
         base: ``(n,)`` F⁰.
         held: number of training cells that the organisation has, received or not.
         align: what rows are.
+        middle: ``(n,)`` of the scale, where residuals are of that, which all know; None: of F⁰.
+        law: of the noise on residuals.
     """
 
     rows: Tensor
@@ -194,6 +198,13 @@ class Overheard:
     base: Tensor
     held: int
     align: Alignment = "user"
+    middle: Tensor | None = None
+    law: Law = field(default_factory=Law)
+
+    @property
+    def of(self) -> Tensor:
+        """What residuals are of, ``(n,)``."""
+        return self.base if self.middle is None else self.middle
 
     def mean(self, draws: int) -> Received:
         """What is received on average over so many draws."""
@@ -204,18 +215,28 @@ class Eavesdropper(Relay):
     """A server that only asks for residuals, time and again.
 
     Attributes:
-        heard: those of every round, by their senders.
+        heard: those of every ask, by their senders; the first as a run sends them.
     """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         self.heard: list[dict[int, Tensor]] = []
 
+    def start_block(self, state: RelayState, block: int, cohort: Cohort, key: Key) -> RelayState:
+        """Let organisations meet; where residuals are sent once, that is when."""
+        state = self.met(state, cohort)
+        if self.settings.method == "residuals":
+            self._hear(state, cohort)
+        return state
+
     def round(self, state: RelayState, cohort: Cohort, key: Key) -> RelayState:
         """Ask for the residuals of round 1, with the noise of the next round."""
+        self._hear(state, cohort)
+        return replace(state, round=state.round + 1)
+
+    def _hear(self, state: RelayState, cohort: Cohort) -> None:
         ups = self.residuals(state, cohort).ups
         self.heard.append({k: up.values for k, up in ups.items()})
-        return replace(state, round=state.round + 1)
 
 
 def overhear(
@@ -244,8 +265,9 @@ def overhear(
         run.advance()
     numbers = align({one.id: one.rows for one in each})
     known = None if reader is None else numbers[reader][numbers[reader] >= 0]
+    heard = server.heard[:draws]
     return [
-        _heard(Learner(settings, one), numbers[one.id], known, [up[one.id] for up in server.heard])
+        _heard(Learner(settings, one), numbers[one.id], known, [up[one.id] for up in heard])
         for one in each
         if one.id != reader
     ]
@@ -270,9 +292,15 @@ def _heard(
         read = torch.isin(row[sent], known)
     rows, columns = (each[sent][read] for each in (cells.rows, cells.columns.values))
     residuals = torch.stack([values[read] for values in received]).double()
-    ratings, base = (each[sent][read].double() for each in (cells.values, learner.base.at(cells)))
-    align = learner.settings.data.align
-    return Overheard(rows, columns, residuals, ratings, base, len(cells), align)
+    ratings, base, middle = (
+        each[sent][read].double()
+        for each in (cells.values, learner.base.at(cells), middle_of(learner))
+    )
+    settings = learner.settings
+    of_middle = middle if settings.protect.centre == "receiver" else None
+    clean = learner.objective.residual(ratings, base if of_middle is None else middle)
+    law, align = law_of(settings, clean), settings.data.align
+    return Overheard(rows, columns, residuals, ratings, base, len(cells), align, of_middle, law)
 
 
 def rating_scale(each: Sequence[OwnDomain]) -> Tensor:
@@ -290,25 +318,36 @@ def shares_of_ratings(heard: Sequence[Overheard], draws: int, scale: Tensor) -> 
         scale: ``(G,)`` the ratings that can be given.
 
     Returns:
-        ``certain``: nothing else was possible; ``guessed``: with a guess of the columns' means;
-        ``known``: with their means known. Without residuals: ``frequent``, always the most
-        frequent rating; ``rounded``, the known mean of the column, rounded.
+        ``certain``: nothing else was possible; ``guessed``: with a guess of what residuals are of;
+        ``known``: with that known, as the middle of the scale always is; ``weighed``: beside that,
+        how frequent ratings are. Without residuals: ``frequent``, always the most frequent rating;
+        ``rounded``, the known mean of the column, rounded; ``unheard``, the most frequent rating of
+        columns of about that mean.
     """
-    found: dict[str, list[Tensor]] = {name: [] for name in ("certain", "guessed", "known")}
-    for one in heard:
+    names = "certain", "guessed", "known", "weighed"
+    found: dict[str, list[Tensor]] = {name: [] for name in names}
+    ratings, base = (
+        torch.cat([getattr(one, name) for one in heard]) for name in ("ratings", "base")
+    )
+    every = frequencies(ratings, base, scale)
+    priors = every.split([len(one.ratings) for one in heard], 1)
+    for one, prior in zip(heard, priors, strict=True):
         received = one.mean(draws)
         read = read_ratings(received, scale)
         right = read.ratings == one.ratings
+        with_mean = with_means(received.residuals, one.of, scale, read.slope) == one.ratings
         found["certain"].append(right & read.certain)
-        found["guessed"].append(right)
-        with_mean = with_means(received.residuals, one.base, scale, read.slope)
-        found["known"].append(with_mean == one.ratings)
-    ratings = torch.cat([one.ratings for one in heard])
-    rounded = nearest(torch.cat([one.base for one in heard]), scale)
+        found["guessed"].append(right if one.middle is None else with_mean)
+        found["known"].append(with_mean)
+        sent = one.residuals[:draws]
+        likely = most_likely(sent, one.of, scale, read.slope, one.law, prior)
+        found["weighed"].append(likely == one.ratings)
+    rounded = nearest(base, scale)
     return {
         **{name: _share(torch.cat(parts)) for name, parts in found.items()},
         "frequent": _most_frequent(ratings),
         "rounded": _share(rounded == ratings),
+        "unheard": _share(scale[every.argmax(0)] == ratings),
     }
 
 

@@ -19,6 +19,7 @@ from coterie.assisted.attack import (
     shares_of_ratings,
 )
 from coterie.assisted.experiment import Experiment
+from coterie.assisted.rating_privacy import epsilon_of_rating
 from coterie.assisted.readings import resolve
 from coterie.assisted.settings import RESIDUAL_STEP, ProtectSettings, Settings
 from coterie.core.errors import UserError
@@ -62,22 +63,34 @@ def protections(settings: Settings, clip: float, each: float) -> dict[str, Setti
     }
 
 
-def guarantee(settings: Settings) -> str:
+def guarantee(settings: Settings, span: float) -> str:
     """Say what differential privacy residuals have; dp and ip have none.
 
+    Args:
+        settings: how they are protected.
+        span: of the scale of ratings: highest less lowest.
+
     Example:
-        >>> guarantee(Settings(protect=ProtectSettings("dp")))
+        >>> guarantee(Settings(protect=ProtectSettings("dp")), span=4.0)
         'no guarantee'
     """
-    privacy = settings.privacy
-    rounds = settings.rounds if settings.method == "mtal" else 1  # in which residuals are sent
+    privacy, once = settings.privacy, settings.method == "residuals"
+    rounds = 1 if once else settings.rounds  # in which residuals are sent
     someone = torch.tensor([0])
     residuals = [Release(RESIDUAL_STEP, 1, someone, someone, 1)]
-    once, always = (epsilon(privacy, price(privacy, residuals * count)) for count in (1, rounds))
-    if not math.isfinite(once) or once == 0:
+    one, every = (epsilon(privacy, price(privacy, residuals * count)) for count in (1, rounds))
+    if not math.isfinite(one) or one == 0:
         return NO_GUARANTEE
-    what = "a rating" if privacy.clip_by == "entry" else "an organisation"
-    return f"ε {once:.3g} of {what} a round, {always:.3g} in {rounds}"
+    if privacy.clip_by != "entry":
+        what, end = "an organisation", ""
+    else:
+        rating = epsilon_of_rating(settings, span)
+        known = math.isfinite(rating)
+        end = f", of a rating {rating:.3g} in round 1" if known else ", of a rating none"
+        what, end = "a residual", end.removesuffix(" in round 1") if once else end
+    if once:
+        return f"ε {one:.3g} of {what}{end}"
+    return f"ε {one:.3g} of {what} a round, {every:.3g} in {rounds}{end}"
 
 
 # The attack on a run: its table, for people and programs, and its figure.
@@ -91,11 +104,13 @@ _EXPLICIT = {
     "(most frequent)": "frequent",
     "mean known": "known",
     "(mean, rounded)": "rounded",
+    "weighed": "weighed",
+    "(frequencies)": "unheard",
 }
 _IMPLICIT = {"labels": "labels", "(most frequent)": "frequent"}
 _PANELS = {
     "guessed": ("ratings, mean of the column guessed (%)", "frequent"),
-    "known": ("ratings, mean of the column known (%)", "rounded"),
+    "weighed": ("ratings, mean known, noise weighed (%)", "unheard"),
     "labels": ("labels (%)", "frequent"),
 }
 
@@ -131,8 +146,9 @@ def attack(
     rows = []
     for name, settings in protections(experiment.settings, clip, each).items():
         heard = overhear(experiment, settings, draws, reader)
+        said = guarantee(settings, float(scale[-1] - scale[0]))
         for count in sorted({1, draws}):
-            about = {"residuals": name, "guarantee": guarantee(settings), "draws": count}
+            about = {"residuals": name, "guarantee": said, "draws": count}
             rows.append(about | _row(heard, count, scale if explicit else None))
         told(name)
     return rows
@@ -191,8 +207,9 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         "In brackets: what a guess without any residual gets.",
         "The mean of several draws is what a reader has of noise that is fresh in each round, as "
         "far as residuals stay as they are.",
-        "These are simple readers. One who weighs the noise against how frequent ratings are never "
-        "does worse than the guess, so a share below it is no proof that nothing leaks.",
+        "The first readers are simple: a share below the guess is no proof that nothing leaks. Who "
+        "weighs knows the means, how noise is drawn, and how frequent ratings are where means are "
+        "about the same.",
         "What dp and ip clip to depends on the data, so they guarantee nothing.",
     ]
 

@@ -19,9 +19,10 @@ from coterie.assisted.learner import objective_of
 from coterie.assisted.paper import CLIENT_COLUMNS
 from coterie.assisted.protection import check_sum
 from coterie.assisted.published import reference
+from coterie.assisted.rating_privacy import rating_span, remark
 from coterie.assisted.readings import idle, resolve
 from coterie.assisted.routes import check_common
-from coterie.assisted.settings import EXCHANGING, OF_SAMPLES, UNTRAINED, Settings
+from coterie.assisted.settings import EXCHANGING, OF_SAMPLES, UNTRAINED, Settings, covers
 from coterie.assisted.sums import check_alike
 from coterie.assisted.sums_client import digest
 from coterie.assisted.view import places_of
@@ -249,11 +250,19 @@ class Experiment(RecommendsToUsers[Settings]):
                 f"in {lost} of {len(module.history)} rounds nobody had its peers' outputs: an "
                 "organisation did not answer, and masks cancel in the sum of all only"
             )
+        if covers(self.settings.privacy) and (about := remark(self.settings, self._span)):
+            found.append(about)
         method, model = self.settings.method, self.settings.model.name
         return found + [
             f"{name} has no effect on the method {method} with the model {model}"
             for name in idle(self.settings)
         ]
+
+    @property
+    def _span(self) -> float:
+        """Of the scale of ratings: highest less lowest, those that are there if nobody says."""
+        low, high = self.settings.data.scale or rating_span(self.organisations.each)
+        return high - low
 
     def client_table(self, module: FederatedRun) -> list[dict[str, Any]]:
         """Give the test of every organisation."""

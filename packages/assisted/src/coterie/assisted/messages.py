@@ -197,7 +197,7 @@ class Residuals(Up):
 
 @dataclass(frozen=True)
 class Received(Down):
-    """The residuals of others, to be kept: they come once."""
+    """The residuals of others, to be kept: they come once, and its own with them (protect.own)."""
 
     residuals: PerPeer = carries("pseudo-residuals of each in common rows", relays=True)
 

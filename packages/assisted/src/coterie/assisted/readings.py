@@ -12,6 +12,7 @@ from coterie.assisted.settings import (
     UNTRAINED,
     ProtectSettings,
     Settings,
+    covers,
 )
 from coterie.core.settings.schema import changed, filled, values_of
 from coterie.core.settings.sections import PrivacySettings
@@ -37,7 +38,8 @@ def choices(settings: Settings) -> dict[str, Any]:
         "evaluation": "pooled" if as_printed else "local",
         "model": {"biases": biases},
     }
-    if settings.protect.residuals != "none":
+    once = settings.method == "residuals"
+    if settings.protect.residuals != "none" or (once and covers(settings.privacy)):
         own = "protected" if settings.reading == "released" else "clean"
         found["protect"] = {"own": own}
     return found

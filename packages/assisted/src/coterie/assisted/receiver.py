@@ -69,7 +69,10 @@ class Receiver(Meeting[ReceiverState], Apart):
         self, down: Turn, mine: ReceiverState, data: OwnDomain, key: Key
     ) -> tuple[Residuals, None]:
         """Compute r_k = -∂L_k(F⁰, R_k)/∂F at the cells of common rows (Eq. 5, round 1)."""
-        sent = protected(self._residual(mine, data), self.settings.protect, key.fold("protect"))
+        how, learner = self.settings.protect, self.own(data)[0]
+        of = middle_of(learner) if how.centre == "receiver" else mine.scores
+        residuals = learner.objective.residual(data.train.values, of)
+        sent = protected(residuals, how, key.fold("protect"))
         return Residuals(sent[common(mine, data.train)]), None
 
     @RECEIVE
@@ -93,20 +96,46 @@ class Receiver(Meeting[ReceiverState], Apart):
         found, token = self._received.get(data.id), mine.received.newest
         if found is None or found[0] is not token or found[1][0].data is not data:
             learner = Learner(self.settings, data)
-            samples = self.samples(mine, data)
-            made = learner, BySamples(learner, samples, self._models(learner, samples))
+            models = self._models(learner, self.fitted(mine, data))
+            made = learner, BySamples(learner, self.samples(mine, data), models)
             found = self._received[data.id] = token, made
         return found[1]
 
     def samples(self, mine: ReceiverState, data: OwnDomain) -> Samples:
-        """Residuals of all columns in its own rows, its own as they are."""
-        view = View(mine, data, self._matrices)
-        residuals = numbered(mine.received[0]) | {data.id: self._residual(mine, data)}
+        """Residuals of all columns in its own rows, its own as they are: what it predicts from."""
+        return self._samples(mine, data, self._residual(mine, data))
+
+    def fitted(self, mine: ReceiverState, data: OwnDomain) -> Samples:
+        """The same as its models fit them: its own as it sent them, if these came back.
+
+        Then who was sent the same fits the same.
+        """
+        clean, sent = self._residual(mine, data), mine.received[0].get(str(data.id))
+        if sent is None:
+            return self._samples(mine, data, clean)
+        known = common(mine, data.train)  # of other rows nothing was sent
+        as_sent = self._centred(sent, data.train.columns.values[known])
+        return self._samples(mine, data, clean.masked_scatter(known, as_sent))
+
+    def _samples(self, mine: ReceiverState, data: OwnDomain, own: Tensor) -> Samples:
+        view, residuals = View(mine, data, self._matrices), {data.id: own}
+        for peer, values in numbered(mine.received[0]).items():
+            if peer != data.id:
+                residuals[peer] = self._centred(values, view.peers[peer].cells.columns)
         found = view.targets(residuals)
         places = Ragged(found.pattern.columns.values.long(), found.pattern.columns.offsets)
         matrix = Cells(places, found.sorted(residuals), view.n_columns)
         are_columns = self.settings.samples_are_columns
         return Samples(matrix, view.first_column, data.train.n_columns, are_columns)
+
+    def _centred(self, sent: Tensor, columns: Tensor) -> Tensor:
+        """Residuals that were sent, less their mean in each column where nobody took it off."""
+        if self.settings.protect.centre == "sender" or not len(sent):
+            return sent
+        columns = columns.long()
+        count = torch.bincount(columns)
+        total = sent.new_zeros(len(count)).index_add_(0, columns, sent)
+        return sent - (total / count.clamp_min(1))[columns]
 
     def _models(self, learner: Learner, samples: Samples) -> dict[str, OfSamples]:
         """Models of samples; organisations in one process share what they would train alike."""
@@ -118,3 +147,22 @@ class Receiver(Meeting[ReceiverState], Apart):
 
     def _residual(self, mine: ReceiverState, data: OwnDomain) -> Tensor:
         return self.own(data)[0].objective.residual(data.train.values, mine.scores)
+
+
+def middle_of(learner: Learner) -> Tensor:
+    """The middle of the scale at all training cells, ``(n,)``, which says nothing of any.
+
+    Example:
+        >>> from coterie.assisted.settings import DomainSettings
+        >>> from coterie.core.data.interactions.cells import Domain
+        >>> place = torch.zeros(1, dtype=torch.int64)
+        >>> cells = Cells.from_pairs(place, place, torch.tensor([5.0]), 1, 1)
+        >>> domain = Domain("d", place, place, cells, cells, cells)
+        >>> settings = Settings(data=DomainSettings(scale=(1, 5)))
+        >>> middle_of(Learner(settings, OwnDomain(0, place, domain))).tolist()
+        [3.0]
+    """
+    scale, middle = learner.settings.data.scale, 0.0
+    if learner.objective.is_rating and scale is not None:
+        middle = sum(scale) / 2.0
+    return torch.full_like(learner.data.train.values, middle)

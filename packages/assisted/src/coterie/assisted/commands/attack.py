@@ -61,14 +61,21 @@ def run(argv: Sequence[str]) -> None:
 
 
 def _residuals(experiment: Experiment, given: Namespace, folder: Path) -> Report:
-    """Read the residuals that organisations send."""
+    """Read the residuals that organisations send.
+
+    Raises:
+        UserError: there is no such organisation, or more than was sent is to be read.
+    """
     from coterie.assisted.attack_report import attack, protections, report
     from coterie.core.tables.jobs import Counting
 
     settings = experiment.settings
     names = [one.domain.name for one in experiment.organisations.each]
     reader = None if given.reader == SERVER else _number(given.reader, names)
-    draws = given.draws or (DRAWS if settings.method == "mtal" else 1)
+    once = settings.method == "residuals"
+    if once and given.draws:
+        raise UserError("the method residuals sends residuals once: leave --draws out")
+    draws = given.draws or (1 if once else DRAWS)
     total = len(protections(settings, 1.0, given.epsilon))
     with Counting("Attack", total, settings.run.progress) as bar:
         rows = attack(experiment, reader, draws, given.epsilon, bar.done)
@@ -103,7 +110,7 @@ def _parser() -> Arguments:
     parser.add_argument(
         "--draws",
         type=positive,
-        help="of the same residuals, averaged (default: 10; 1 where they are sent once)",
+        help="of the same residuals, averaged (default: 10); not where they are sent once",
     )
     parser.add_argument(
         "--epsilon", type=_above_0, default=1.0, help="of Laplace noise, in a round (default: 1)"

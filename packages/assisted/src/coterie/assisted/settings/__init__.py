@@ -7,6 +7,7 @@ from coterie.assisted.settings.protection import (
     SENDING,
     TOO_FEW,
     ProtectSettings,
+    covers,
 )
 from coterie.assisted.settings.run import (
     EXCHANGING,
@@ -40,4 +41,5 @@ __all__ = [
     "Rule",
     "Settings",
     "TrainSettings",
+    "covers",
 ]

@@ -37,7 +37,13 @@ class ProtectSettings:
     """Of ip: random thresholds for each residual."""
     own: Literal["clean", "protected"] | None = None
     """Which of its own residuals an organisation fits: as they are, or as it sent them; default is
-    that of the reading."""
+    that of the reading. In the method residuals, whose models predict from an organisation's own
+    residuals, they do so from clean ones either way."""
+    centre: Literal["sender", "receiver"] = "sender"
+    """Of the method residuals: who takes off the mean of a column. sender: residuals are those of
+    F⁰, so a rating moves all of its column; receiver: they are those of the middle of data.scale
+    (of implicit feedback of a half), so it moves its own alone, and who gets them takes off the
+    mean that they have in each column (ours)."""
     sum: bool = False
     """Outputs leave behind masks that cancel in their sum, so that an organisation learns the sum
     of its peers' outputs and the server nothing of them; needs constant weights."""
@@ -48,14 +54,10 @@ class ProtectSettings:
         idle = {
             "alpha": self.alpha != ProtectSettings.alpha and self.residuals != "dp",
             "thresholds": self.thresholds != ProtectSettings.thresholds and self.residuals != "ip",
-            "own": self.own is not None and self.residuals == "none",
         }
         for name, changed in idle.items():
             if changed:
-                raise UserError(
-                    f"'protect.{name}' has no effect with protect.residuals {self.residuals}: "
-                    "leave it out, or choose another protection of residuals"
-                )
+                raise UserError(_idle(name, self.residuals))
 
     @property
     def name(self) -> str:
@@ -97,11 +99,10 @@ class ProtectSettings:
                 f"'protect.sum' hides outputs, and there are none with the method {method}: leave "
                 "it out"
             )
-        if method != "mtal" and self.own == "protected":
-            raise UserError(
-                f"'protect.own' protected is for mtal: with the method {method} an organisation "
-                "fits its own residuals as they are, leave it out"
-            )
+        hidden = self.residuals != "none" or (method == "residuals" and covers(privacy))
+        if self.own is not None and not hidden:
+            raise UserError(_idle("own", self.residuals))
+        self._check_centre(method, hidden, data)
         noise = privacy.noise != "none" or privacy.clip is not None
         if noise and self.residuals != "none":
             raise UserError(
@@ -116,6 +117,44 @@ class ProtectSettings:
                     "'protect.sum' masks outputs, so noise cannot cover them: set privacy.steps "
                     f"[{RESIDUAL_STEP}], or leave protect.sum out"
                 )
+
+    def _check_centre(self, method: str, hidden: bool, data: DomainSettings) -> None:
+        """Refuse residuals of the middle of the scale where they would be ratings, or nothing."""
+        if self.centre == "sender":
+            return
+        if method != "residuals":
+            raise UserError(
+                f"'protect.centre' receiver has no effect with the method {method}: leave it out, "
+                "or take the method residuals"
+            )
+        if not hidden:
+            raise UserError(
+                "'protect.centre' receiver without noise would send the ratings themselves: set "
+                "privacy.noise, or protect.residuals"
+            )
+        if data.feedback == "explicit" and data.scale is None:
+            raise UserError(
+                "'protect.centre' receiver needs the lowest and the highest rating that there may "
+                "be, which are public: set data.scale, as [1,5]"
+            )
+
+
+def covers(privacy: PrivacySettings) -> bool:
+    """Whether residuals are clipped or get noise by the section privacy.
+
+    Example:
+        >>> covers(PrivacySettings()), covers(PrivacySettings(clip=1.0, steps=("residual",)))
+        (False, True)
+    """
+    changes = privacy.noise != "none" or privacy.clip is not None
+    return changes and (not privacy.steps or RESIDUAL_STEP in privacy.steps)
+
+
+def _idle(name: str, residuals: str) -> str:
+    return (
+        f"'protect.{name}' has no effect with protect.residuals {residuals}: leave it out, or "
+        "choose another protection of residuals"
+    )
 
 
 def _check_sum(weights: str, data: DomainSettings) -> None:

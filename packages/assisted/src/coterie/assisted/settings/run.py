@@ -172,6 +172,11 @@ class Settings(BaseSettings):
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
+        if self.protect.centre == "receiver" and self.start == "bias":
+            raise UserError(
+                "'protect.centre' receiver takes off the means of columns, and start bias has "
+                "deviations of rows as well: leave one of them out"
+            )
         self._check_apart()
         self._check_samples()
         self._check_sums()
@@ -210,6 +215,11 @@ class Settings(BaseSettings):
             raise UserError(
                 f"samples of the method sums are what each organisation has of its own, with "
                 f"data.align {self.data.align} not {self.model.samples}: set model.samples {other}"
+            )
+        if self.privacy.clip_by == "entry":
+            raise UserError(
+                "'privacy.clip_by' entry bounds single numbers, and one rating moves all of a sum, "
+                "so that no ε would follow: with the method sums set privacy.clip_by to upload"
             )
         if self.model.sizes:
             raise UserError(
