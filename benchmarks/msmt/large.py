@@ -23,7 +23,8 @@ from benchmarks.msmt.published_files import ALIEXPRESS_ROWS, write_aliexpress, w
 from coterie.core.data.sources.csv_blocks import csv_blocks
 from coterie.core.data.sources.sample_forms import Form
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.aliexpress import FIELDS, Join, read_aliexpress
+from coterie.msmt.data.aliexpress import FIELDS, read_aliexpress
+from coterie.msmt.data.aliexpress_pages import Join
 from coterie.msmt.data.task import Task
 from coterie.msmt.data.tenrec import read_tenrec
 from coterie.msmt.settings import ScenarioData
@@ -58,7 +59,8 @@ def report(data: str, form: str, countries: list[str], share: float, folder: Pat
     yield (
         f"start on what is converted: {found['cpu']:.1f} CPU s, {found['wall']:.1f} s, "
         f"{found['peak'] / 1e6:,.0f} MB at most; then {found['steps']:,} shuffled batches of 2,048 "
-        f"a scenario: {found['speed']:,.0f} samples a CPU second, {found['peak_of_steps'] / 1e6:,.0f} MB"
+        f"a scenario: {found['speed']:,.0f} samples a CPU second, "
+        f"{found['peak_of_steps'] / 1e6:,.0f} MB"
     )
 
 

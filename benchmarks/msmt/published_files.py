@@ -11,9 +11,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedWriter
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Literal
 
 import numpy as np
 
@@ -167,7 +166,11 @@ def _tenrec_rows(rows: int, with_history: bool) -> Iterator[tuple[int, list[str]
     click = (rng.random(block) < clicked).astype(int)
     like = click * (rng.random(block) < 0.012)
     rest = [click, 0 * click, like, 0 * click, kinds[rng.integers(0, 3, block)]]
-    rest += [click * rng.integers(1, 9, block), rng.integers(0, 3, block), rng.integers(0, 8, block)]
+    rest += [
+        click * rng.integers(1, 9, block),
+        rng.integers(0, 3, block),
+        rng.integers(0, 8, block),
+    ]
     if with_history:
         rest += list(rng.integers(1, items, (len(HISTORY), block)))
     columns = [list(map(str, column.tolist())) for column in rest]
@@ -188,6 +191,8 @@ def _packed(path: Path) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:
             yield file
         return
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-        with archive.open(f"{path.stem}.csv", "w", force_zip64=True) as inside:
-            yield cast(BufferedWriter, inside)
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open(f"{path.stem}.csv", "w", force_zip64=True) as inside,
+    ):
+        yield inside

@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.sources import arrow_samples, csv_blocks, sample_forms
 from coterie.core.data.sources.arrow_samples import Converted, convert, described, gather
 from coterie.core.data.sources.csv_blocks import Block, CsvForm
@@ -314,13 +313,13 @@ def test_a_fault_deep_in_a_file_reads_one_block_again(
 ) -> None:
     monkeypatch.setattr(csv_blocks, "_BLOCK", 4096)
     read: list[int] = []
-    real = csv_blocks._fields
+    real = csv_blocks.fields_of
 
     def counting(*arguments: str) -> list[str]:
         read.append(1)
         return real(*arguments)
 
-    monkeypatch.setattr(csv_blocks, "_fields", counting)
+    monkeypatch.setattr(csv_blocks, "fields_of", counting)
     source = written(tmp_path / "t.csv", text(5000).replace(",w4000,", ",w4000,,"))
     with pytest.raises(UserError, match="line 4002: expected 8 columns, found 9"):
         gather([source], FORM)

@@ -195,9 +195,7 @@ def test_killed_in_the_middle_nothing_counts_as_converted_and_the_next_goes_on(
     )
     process.start()
     partial, deadline = target.with_name(".t.arrow.part"), time.monotonic() + 30
-    while time.monotonic() < deadline and not (
-        partial.exists() and partial.stat().st_size > 4000
-    ):
+    while time.monotonic() < deadline and not (partial.exists() and partial.stat().st_size > 4000):
         time.sleep(0.02)
     os.kill(process.pid or 0, signal.SIGKILL)
     process.join()

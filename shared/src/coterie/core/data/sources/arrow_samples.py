@@ -338,12 +338,11 @@ def _made_of(
     about: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """All that a conversion depends on; a file that says otherwise is stale."""
-    words = None if vocabulary is None else json.dumps(vocabulary.to_plain(), sort_keys=True)
     return {
         "version": _VERSION,
         "sources": [[source.name, *_stamp(source)] for source in sources],
         "form": form.to_plain(),
-        "vocabulary": None if words is None else hashlib.sha256(words.encode()).hexdigest(),
+        "vocabulary": None if vocabulary is None else vocabulary.digest(),
         "about": dict(about or {}),
     }
 

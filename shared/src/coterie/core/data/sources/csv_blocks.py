@@ -49,8 +49,8 @@ class CsvForm:
         whole_lines: whether even the last line ends with a line end, so that a file cut off in the
             middle of its last number is noticed.
         remedy: what to do about a malformed file.
-        strangers: by a number of columns, what a file with so many is taken for: "this is a file of
-            pages".
+        strangers: by a number of columns, or by the name of one, what a file with so many or with
+            that one must be: "this is a file of pages".
     """
 
     reads: dict[str, pa.DataType]
@@ -60,7 +60,7 @@ class CsvForm:
     may_be_null: frozenset[str] = frozenset()
     whole_lines: bool = True
     remedy: str = "fetch the file again"
-    strangers: dict[int, str] = field(default_factory=dict)
+    strangers: dict[int | str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,11 @@ class _Reader:
 
     def _header(self, text: bytes) -> tuple[tuple[str, ...], int]:
         end = text.index(b"\n") + 1 if b"\n" in text else len(text)
-        words = _fields(text[:end].decode("utf-8", "replace"), self._form.separator)
+        words = fields_of(text[:end].decode("utf-8", "replace"), self._form.separator)
         names = tuple(word.strip() for word in words)
+        for name in names:
+            if stranger := self._form.strangers.get(name):
+                raise self._fault(f"there is a column '{name}': {stranger}")
         for wanted in self._form.reads:
             if names.count(wanted) != 1:
                 what = "no column" if wanted not in names else "two columns"
@@ -260,7 +263,7 @@ class _Reader:
         for number, each in enumerate(text.decode("utf-8", "replace").split("\n"), line):
             if not each.strip():
                 continue
-            fields = _fields(each, self._form.separator)
+            fields = fields_of(each, self._form.separator)
             if len(fields) != len(names):
                 what = f"expected {len(names)} columns, found {len(fields)}"
                 if stranger := self._form.strangers.get(len(fields)):
@@ -289,7 +292,9 @@ class _Reader:
 
     def _fault(self, what: str, line: int | None = None) -> UserError:
         """Make the error of a line, by default the one that comes next."""
-        return located(self._path, self._place.line if line is None else line, what, self._form.remedy)
+        return located(
+            self._path, self._place.line if line is None else line, what, self._form.remedy
+        )
 
 
 def no_table(text: bytes) -> str:
@@ -322,7 +327,13 @@ def _other_separator(line: bytes, form: CsvForm, columns: int) -> str:
     return ""
 
 
-def _fields(line: str, separator: str) -> list[str]:
+def fields_of(line: str, separator: str) -> list[str]:
+    """Split a line into its fields.
+
+    Example:
+        >>> fields_of('1,"2,3"', ",")
+        ['1', '2,3']
+    """
     return next(csv.reader(io.StringIO(line.rstrip("\r\n"), newline=""), delimiter=separator), [])
 
 

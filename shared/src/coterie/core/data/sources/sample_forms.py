@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,9 +115,11 @@ class Vocabulary:
     """
 
     seen: dict[str, list[npt.NDArray[np.bool_]]] = field(default_factory=dict)
+    _ranks: dict[str, list[npt.NDArray[np.int32]]] = field(default_factory=dict, repr=False)
 
     def add(self, name: str, ids: npt.NDArray[np.int64]) -> None:
         """Note ids, ``(n, w)``, of a field."""
+        self._ranks.pop(name, None)
         columns = self.seen.setdefault(name, [np.zeros(0, bool) for _ in range(ids.shape[1])])
         for place, most in enumerate(ids.max(axis=0, initial=-1).tolist()):
             columns[place] = _longer(columns[place], most + 1)
@@ -143,7 +146,18 @@ class Vocabulary:
 
     def ranks(self, name: str) -> list[npt.NDArray[np.int32]]:
         """Place of each id among those that each column has, from 1; 0 for others."""
-        return [np.cumsum(seen, dtype=np.int32) * seen for seen in self.seen[name]]
+        if name not in self._ranks:  # of millions of ids, for each of several files
+            self._ranks[name] = [np.cumsum(seen, dtype=np.int32) * seen for seen in self.seen[name]]
+        return self._ranks[name]
+
+    def digest(self) -> str:
+        """Hash what it holds."""
+        found = hashlib.sha256()
+        for name, columns in sorted(self.seen.items()):
+            found.update(f"{name} {[len(seen) for seen in columns]}".encode())
+            for seen in columns:
+                found.update(np.packbits(seen).tobytes())
+        return found.hexdigest()
 
     def sizes(self, name: str, shift: int = 0) -> tuple[int, ...]:
         """Numbers of embeddings that the columns of a field need: largest id + 1, shifted."""
