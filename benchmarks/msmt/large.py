@@ -54,10 +54,10 @@ def report(data: str, form: str, countries: list[str], share: float, folder: Pat
             write_aliexpress(place, country, form, share)  # type: ignore[arg-type]
             arguments = (data, str(folder), [country])
             yield _line(country, in_a_process(f"{_HERE}:conversion", name, *arguments))
-            _hollow(place)
+            hollow(place)
     found = in_a_process(f"{_HERE}:start", f"the start on {data}", data, str(folder), countries)
     yield (
-        f"start on what is converted: {found['cpu']:.1f} CPU s, {found['wall']:.1f} s, "
+        f"start on {found['rows']:,} converted samples: {found['cpu']:.1f} CPU s, {found['wall']:.1f} s, "
         f"{found['peak'] / 1e6:,.0f} MB at most; then {found['steps']:,} shuffled batches of 2,048 "
         f"a scenario: {found['speed']:,.0f} samples a CPU second, "
         f"{found['peak_of_steps'] / 1e6:,.0f} MB"
@@ -75,7 +75,7 @@ def conversion(data: str, folder: str, countries: list[str]) -> dict[str, Any]:
     cpu, wall = time.process_time() - began, time.perf_counter() - wall
     arrow = [path for path in place.rglob("*.arrow") if _is_of(path, countries)]
     return {
-        "rows": sum(int(samples.lengths.sum()) for samples in _parts(task)),
+        "rows": _count(task),
         "text": sum(path.stat().st_size for path in text),
         "written": sum(path.stat().st_size for path in arrow),
         "cpu": cpu,
@@ -103,6 +103,7 @@ def start(data: str, folder: str, countries: list[str], steps: int = 500) -> dic
         rows += sum(len(batches(number, client)["labels"][0]) for client in clients)
     speed = rows / (time.process_time() - began)
     return {
+        "rows": _count(task),
         "cpu": cpu,
         "wall": wall,
         "peak": peak,
@@ -119,8 +120,9 @@ def _read(data: str, folder: Path, countries: list[str]) -> Task:
     return read_aliexpress(folder, settings, key, countries=countries, streamed=True)
 
 
-def _parts(task: Task) -> tuple[Any, ...]:
-    return task.clients.train, task.clients.valid, task.clients.test
+def _count(task: Task) -> int:
+    parts = task.clients.train, task.clients.valid, task.clients.test
+    return sum(int(samples.lengths.sum()) for samples in parts)
 
 
 def _is_of(path: Path, countries: list[str]) -> bool:
@@ -142,7 +144,7 @@ def _parsed(path: Path) -> float:
     return rows / (time.process_time() - began)
 
 
-def _hollow(folder: Path) -> None:
+def hollow(folder: Path) -> None:
     """Free the disk of text that is converted: files of the same size and time without content."""
     for path in (path for path in folder.iterdir() if path.suffix in _TEXT):
         stat = path.stat()

@@ -33,6 +33,7 @@ TENREC_ROWS = {"QK-video": 120_342_306, "QB-video": 2_442_299}
 """Rows of each scenario's file."""
 
 _PAGES = 5_000  # distinct ones; with their products a block of some 15 MB
+_BLOCK = 200_000  # rows of Tenrec
 _PRODUCTS = 6  # of a page, the mean: how many there are is not published
 _ZEROS, _LONG = 0.44, 0.03  # shares of the numbers
 _SIZES = ALIEXPRESS.vocabularies
@@ -160,7 +161,7 @@ def _tenrec_rows(rows: int, with_history: bool) -> Iterator[tuple[int, list[str]
     """Blocks of rows whose users count up as far as the published ones do."""
     users, items = (1_000_017, 3_753_436) if with_history else (34_240, 130_637)
     clicked = 0.24 if with_history else 0.70
-    block, rng = 200_000, np.random.default_rng(0)
+    block, rng = _BLOCK, np.random.default_rng(0)
     kinds = np.array(["0", "1", "\\N"])
     columns: list[list[str]] = []
     click = (rng.random(block) < clicked).astype(int)

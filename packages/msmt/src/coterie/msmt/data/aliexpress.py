@@ -25,7 +25,7 @@ from coterie.core.data.sources.first_look import check_different, look
 from coterie.core.data.sources.sample_forms import Arrays, Field, Form
 from coterie.core.errors import UserError, nearest
 from coterie.core.tensors.keys import Key
-from coterie.msmt.data.aliexpress_pages import Join, official_files, pages_form
+from coterie.msmt.data.aliexpress_pages import Join, check_search_ids, official_files, pages_form
 from coterie.msmt.data.loaded import (
     Loaded,
     Pages,
@@ -209,10 +209,7 @@ def _load(files: tuple[Path, ...], target: Path | None, train: Loaded | None) ->
 
 
 def _check(block: Block, found: Arrays) -> None:
-    below = found["search"] < 0
-    if below.any():
-        row = int(below.argmax())
-        raise block.fault(row, f"the search id {found['search'][row, 0]} is negative")
+    check_search_ids(block, found)
     torn = found["labels"][:, 1] > found["labels"][:, 0]
     if torn.any():
         raise block.fault(int(torn.argmax()), "a conversion without a click")

@@ -138,7 +138,20 @@ def pages_form() -> Form:
         Field("search", named((1,)), "numbers", "int64", flat=True),
     )
     what = {len(_ITEMS): "this is a file of products under the name of one of pages"}
-    return Form(fields, CsvForm(Form(fields).layout.reads, _PAGES, strangers=what))
+    layout = CsvForm(Form(fields).layout.reads, _PAGES, strangers=what)
+    return Form(fields, layout, check=check_search_ids)
+
+
+def check_search_ids(block: Block, found: Arrays) -> None:
+    """Check the field ``search`` of a block.
+
+    Raises:
+        UserError: an id is negative, naming the line.
+    """
+    below = found["search"] < 0
+    if below.any():
+        row = int(below.any(axis=1).argmax())
+        raise block.fault(row, f"the search id {found['search'][row, 0]} is negative")
 
 
 def _index(users: Path, pages: Loaded) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:

@@ -344,7 +344,8 @@ class _Rows:
 
 def _category(block: Block, name: str) -> npt.NDArray[np.int64]:
     values = block.table[name].fill_null(-1.0).to_numpy()
-    whole: npt.NDArray[np.int64] = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # such as 1e30, which is told apart below
+        whole: npt.NDArray[np.int64] = values.astype(np.int64)
     bad = (whole != values) | (whole < -1)
     if bad.any():
         row = int(bad.argmax())

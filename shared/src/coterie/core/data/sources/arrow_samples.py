@@ -33,7 +33,7 @@ from coterie.core.errors import UserError
 from coterie.core.files import writing
 
 ROWS = 1 << 16  # of a record batch
-MARKED = 16  # every so many record batches one has a mark
+MARKED = 4  # of so many record batches one has a mark
 KEY = b"coterie"
 
 

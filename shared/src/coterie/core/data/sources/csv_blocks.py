@@ -223,17 +223,25 @@ class _Reader:
         for name in names:
             if stranger := self._form.strangers.get(name):
                 raise self._fault(f"there is a column '{name}': {stranger}")
-        for wanted in self._form.reads:
-            if names.count(wanted) != 1:
-                what = "no column" if wanted not in names else "two columns"
-                hint = nearest(wanted, names)
-                if len(names) > _MOST_NAMED and not hint.startswith("did"):
-                    hint = f"there are {len(names)} others"
-                what = f"{what} '{wanted}': {hint}"
-                if names and all(map(_is_number, names)):
-                    what = "there is no header, this is a row of numbers"
-                raise self._fault(_other_separator(text[:end], self._form, 2) or what)
+        lacking = [wanted for wanted in self._form.reads if wanted not in names]
+        if lacking:
+            raise self._fault(self._without(lacking, text[:end], names))
+        twice = next((wanted for wanted in self._form.reads if names.count(wanted) > 1), None)
+        if twice is not None:
+            raise self._fault(f"two columns '{twice}'")
         return names, end
+
+    def _without(self, lacking: list[str], header: bytes, names: tuple[str, ...]) -> str:
+        """Say what is wrong with a header that lacks columns."""
+        if other := _other_separator(header, self._form, len(self._form.reads)):
+            return other
+        if names and all(map(_is_number, names)):
+            return "there is no header, this is a row of numbers"
+        more = f", nor {len(lacking) - 1} others that are read" if len(lacking) > 1 else ""
+        hint = nearest(lacking[0], names)
+        if len(names) > _MOST_NAMED and not (hint.startswith("did") and not more):
+            hint = f"there are {len(names)} others"
+        return f"no column '{lacking[0]}'{more}: {hint}"
 
     def _parsed(self, text: bytes, line: int, names: tuple[str, ...]) -> pa.Table:
         form = self._form
