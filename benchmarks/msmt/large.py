@@ -57,9 +57,9 @@ def report(data: str, form: str, countries: list[str], share: float, folder: Pat
             hollow(place)
     found = in_a_process(f"{_HERE}:start", f"the start on {data}", data, str(folder), countries)
     yield (
-        f"start on {found['rows']:,} converted samples: {found['cpu']:.1f} CPU s, {found['wall']:.1f} s, "
-        f"{found['peak'] / 1e6:,.0f} MB at most; then {found['steps']:,} shuffled batches of 2,048 "
-        f"a scenario: {found['speed']:,.0f} samples a CPU second, "
+        f"start on {found['rows']:,} converted samples: {found['cpu']:.1f} CPU s, "
+        f"{found['wall']:.1f} s, {found['peak'] / 1e6:,.0f} MB at most; then {found['steps']:,} "
+        f"shuffled batches of 2,048 a scenario: {found['speed']:,.0f} samples a CPU second, "
         f"{found['peak_of_steps'] / 1e6:,.0f} MB"
     )
 

@@ -149,7 +149,7 @@ def _cells(
 ) -> list[tuple[list[str], list[str]]]:
     ids = rng.integers(0, sizes, (rows, len(sizes))).tolist()
     numbers = rng.random((rows, n_numbers))
-    short = numbers.round(rng.integers(4, 7, numbers.shape[1])[None].max())
+    short = numbers.round(6)
     values = np.where(rng.random(numbers.shape) < _LONG, numbers, short)
     values[rng.random(numbers.shape) < _ZEROS] = 0.0
     return [

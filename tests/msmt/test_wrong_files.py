@@ -1,4 +1,4 @@
-"""Files of AliExpress and Tenrec that are not what they should be: what a user is told, and when."""
+"""Files of AliExpress and Tenrec that are not what they should be, and what a user is told."""
 
 import gzip
 import shutil

@@ -255,6 +255,16 @@ def test_two_at_once_make_one_file(tmp_path: Path) -> None:
     assert [each for each in got if each != "started"] == [whole] * len(workers)
 
 
+def test_a_system_that_writes_some_bytes_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = packed(tmp_path / "t.csv", text(200))
+    whole = contents(convert([source], tmp_path / "whole.arrow", FORM))
+    real = os.pwrite
+    monkeypatch.setattr(unfinished.os, "pwrite", lambda f, data, at: real(f, data[:50], at))
+    assert contents(convert([source], tmp_path / "t.arrow", FORM)) == whole
+
+
 def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = packed(tmp_path / "t.csv", text(200)), tmp_path / "out" / "t.arrow"
     real = os.pwrite
@@ -262,7 +272,7 @@ def test_a_disk_that_fills_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def pwrite(file: int, data: Any, at: int) -> int:
         if at > 2000:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(file, data[:100], at)  # some at a time, as the system may
+        return real(file, data, at)
 
     with monkeypatch.context() as patched:
         patched.setattr(unfinished.os, "pwrite", pwrite)

@@ -137,7 +137,9 @@ def pages_form() -> Form:
         Field("numbers", named(_PAGE_NUMBERS), "numbers", "float32"),
         Field("search", named((1,)), "numbers", "int64", flat=True),
     )
-    what = {len(_ITEMS): "this is a file of products under the name of one of pages"}
+    what: dict[int | str, str] = {
+        len(_ITEMS): "this is a file of products under the name of one of pages"
+    }
     layout = CsvForm(Form(fields).layout.reads, _PAGES, strangers=what)
     return Form(fields, layout, check=check_search_ids)
 
