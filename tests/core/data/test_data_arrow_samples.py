@@ -278,7 +278,7 @@ FAULTS = {
     "an empty file": (lambda s: "", 1, "no rows"),
     "a header alone": (lambda s: HEADER, 1, "no rows"),
     "blank lines": (lambda s: "\n\n\n", 1, "no rows"),
-    "a file of two bytes": (lambda s: "q\n", 1, "no column 'a': known: q"),
+    "a file of two bytes": (lambda s: "q\n", 1, "no column 'a', nor 6 others"),
     "a cut header": (lambda s: HEADER[:9], 1, "no line end"),
     "a label behind blank lines": (
         lambda s: s.replace("10,7.5", "\n\r\n10,7.5").replace("w30,-30e-1,0", "w30,-30e-1,2"),

@@ -72,6 +72,7 @@ def contents(converted: Converted) -> dict[str, Any]:
         "rows": {name: (str(values.dtype), values.tolist()) for name, values in rows.items()},
         "batches": converted.rows.starts.tolist(),
         "count": converted.count,
+        "digest": converted.rows.digest(),
         "vocabulary": converted.vocabulary.to_plain(),
         "unknown": converted.unknown,
         "left out": converted.left_out,
@@ -253,6 +254,20 @@ def test_two_at_once_make_one_file(tmp_path: Path) -> None:
     for worker in workers:
         worker.join()
     assert [each for each in got if each != "started"] == [whole] * len(workers)
+
+
+def test_a_file_is_known_by_its_samples_without_being_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [packed(tmp_path / "a.csv", text(90)), packed(tmp_path / "b.csv", text(90, 1))]
+    targets = [tmp_path / f"{n}.arrow" for n in range(3)]
+    given = [sources[0], sources[0], sources[1]]
+    monkeypatch.setattr("coterie.core.data.samples.arrow_rows.sha256", None)
+    one, same, other = (
+        convert([source], target, FORM).rows.digest()
+        for source, target in zip(given, targets, strict=True)
+    )
+    assert one == same != other
 
 
 def test_a_system_that_writes_some_bytes_at_a_time(

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from coterie.core.data.samples.arrow_rows import ArrowRows
+from coterie.core.data.samples.arrow_rows import DIGEST, KEY, ArrowRows
 from coterie.core.data.sources.disk_room import Room
 from coterie.core.data.sources.reading_progress import Progress
 from coterie.core.data.sources.sample_forms import Arrays, Coder, Field, Form, Mark, Vocabulary
@@ -34,7 +34,6 @@ from coterie.core.files import writing
 
 ROWS = 1 << 16  # of a record batch
 MARKED = 4  # of so many record batches one has a mark
-KEY = b"coterie"
 
 
 class SampleWriter:
@@ -101,12 +100,14 @@ class SampleWriter:
         """Write the rows that wait, then what the file says of itself, as JSON."""
         self._write()
         nothing = self._batch({name: rows[:0] for name, rows in self._rows.items()})
+        says = {**says, DIGEST: self._hash.hexdigest()}
         self._file.write_batch(nothing, custom_metadata={KEY: json.dumps(says)})
         self._file.close()
         self._sink.sync()
         self._sink.close()
 
     def _begin(self, before: Unfinished | None) -> None:
+        self._hash = hashlib.sha256()  # of the samples: runs need not read the file to know it
         self._sink = Sink(self._path, there=before is not None)
         if before is not None:
             for each in before.schema():
@@ -115,7 +116,7 @@ class SampleWriter:
         self._file = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), self._schema())
         if before is not None:
             for batch, says in before.written():
-                self._file.write_batch(batch, custom_metadata=says)
+                self._put(batch, says)
             self._batches = before.batches
             self._sink.go_on()
         self._rows = self._room()
@@ -138,8 +139,14 @@ class SampleWriter:
             self._sink.sync()
             says = metadata(self._key, *self._first, self._sink.tell())
         batch = self._batch({name: rows[: self._filled] for name, rows in self._rows.items()})
-        self._file.write_batch(batch, custom_metadata=says)
+        self._put(batch, says)
         self._batches, self._filled = self._batches + 1, 0
+
+    def _put(self, batch: pa.RecordBatch, says: dict[bytes, bytes] | None = None) -> None:
+        for column in batch.columns:
+            flat = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+            self._hash.update(flat.to_numpy().data)
+        self._file.write_batch(batch, custom_metadata=says)
 
     def _widen(self, name: str) -> None:
         """Go on with a field of ids in int32: what is written is copied, batch by batch."""
@@ -149,13 +156,14 @@ class SampleWriter:
         os.replace(self._path, narrow)
         self._kinds[name] = np.dtype(np.int32)
         self._rows[name] = self._rows[name].astype(np.int32)
+        self._hash = hashlib.sha256()
         try:
             self._sink = Sink(self._path)
             self._file = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), self._schema())
             written = ArrowRows(narrow)
             for batch in range(len(written.starts) - 1):
                 views = written.views(batch)
-                self._file.write_batch(self._batch(views))
+                self._put(self._batch(views))
                 written.forget(views)
         finally:
             narrow.unlink(missing_ok=True)
