@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from benchmarks.core.machine import Limits
-from benchmarks.msmt import federation, large, loading, measure, steps
+from benchmarks.msmt import federation, large, loading, measure, published_files, steps
 from benchmarks.msmt.operations import plain, projected
 from benchmarks.msmt.plain import PlainMMoE
 from coterie.core.data.samples.arrow_rows import ArrowRows
@@ -151,5 +151,28 @@ def test_a_file_holds_the_samples_that_are_asked_for(tmp_path) -> None:
     assert int(ArrowRows(path).starts[-1]) == 70_000
 
 
-def test_text_is_converted(capsys) -> None:
-    assert large.report(20_000).startswith("20,000 rows of 0.0 GB text: ")
+@pytest.mark.parametrize("form", ["joined", "zipped"])
+def test_aliexpress_is_written_converted_and_started(tmp_path, monkeypatch, form: str) -> None:
+    monkeypatch.setattr(published_files, "_PAGES", 40)
+    for country in ("NL", "US"):
+        folder = tmp_path / f"AliExpress_{country}"
+        rows = published_files.write_aliexpress(folder, country, form, 1e-5)
+        found = large.conversion("aliexpress", str(tmp_path), [country])
+        assert found["rows"] == rows
+        assert found["written"] == sum(p.stat().st_size for p in folder.glob("*.arrow"))
+        text = [path for path in folder.iterdir() if path.suffix != ".arrow"]
+        assert found["text"] == sum(path.stat().st_size for path in text)
+        large.hollow(folder)
+        assert not any(any(path.read_bytes()) for path in text)
+    started = large.start("aliexpress", str(tmp_path), ["NL", "US"], steps=3)
+    assert started["rows"] == 177 + 274  # nothing was read again, the text is gone
+
+
+def test_tenrec_is_written_converted_and_started(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(published_files, "_BLOCK", 300)
+    assert published_files.write_tenrec(tmp_path, 5e-6) == 601 + 12
+    found = large.conversion("tenrec", str(tmp_path), [])
+    text = (tmp_path / "ctr_data_1M.csv").read_text().splitlines()[1:]
+    clicked = sum(line.split(",")[2] == "1" for line in text)
+    assert found["rows"] == 3 * clicked + 12  # twice as many others are drawn
+    assert large.start("tenrec", str(tmp_path), [], steps=3)["rows"] == found["rows"]

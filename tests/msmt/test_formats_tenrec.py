@@ -158,6 +158,34 @@ def test_rows_draws_and_numbers(
     assert isinstance(task.clients.train, StreamedSamples if streamed else SampleData)
 
 
+@pytest.mark.parametrize("after", [3, 4, 5, 6, 7, 10, 20])
+def test_what_was_interrupted_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    monkeypatch.setattr(draw, "_BITS", 1)  # many rows have the last hash that is drawn
+    monkeypatch.setattr(arrow_samples, "MARKED", 1)
+    folder_of(tmp_path, qk=qk(400, 0.27), qb=qb())
+    whole = read_tenrec(tmp_path, SETTINGS, KEY, streamed=True, store=tmp_path / "whole")
+    real, calls = arrow_samples.SampleWriter.add, [0]
+
+    def add(self: arrow_samples.SampleWriter, *given: Any) -> int:
+        calls[0] += 1
+        if calls[0] > after:
+            raise KeyboardInterrupt
+        return real(self, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(arrow_samples.SampleWriter, "add", add)
+        with pytest.raises(KeyboardInterrupt):
+            read_tenrec(tmp_path, SETTINGS, KEY, streamed=True, store=tmp_path / "again")
+    again = read_tenrec(tmp_path, SETTINGS, KEY, streamed=True, store=tmp_path / "again")
+    assert again.schema == whole.schema
+    assert again.notes == whole.notes
+    for part in PARTS:
+        for place in (0, 1):
+            assert torch.equal(rows(again, part, place)["ids"], rows(whole, part, place)["ids"])
+
+
 def test_all_positives_and_twice_as_many_others(tmp_path: Path) -> None:
     table = qk(1000)
     folder_of(tmp_path, qk=table)

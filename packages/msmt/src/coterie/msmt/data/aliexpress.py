@@ -17,18 +17,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 
-from coterie.core.data.sources.csv_blocks import Block, CsvForm
+from coterie.core.data.sources.csv_blocks import Block
+from coterie.core.data.sources.first_look import check_different, look
 from coterie.core.data.sources.sample_forms import Arrays, Field, Form
-from coterie.core.data.sources.text_files import located
 from coterie.core.errors import UserError, nearest
 from coterie.core.tensors.keys import Key
+from coterie.msmt.data.aliexpress_pages import Join, check_search_ids, official_files, pages_form
 from coterie.msmt.data.loaded import (
     Loaded,
     Pages,
@@ -42,119 +39,6 @@ from coterie.msmt.data.loaded import (
 )
 from coterie.msmt.data.task import Schema, Task
 from coterie.msmt.settings import ScenarioData
-
-_PAGE_CATEGORIES = (*range(2, 9), 32, 33)
-_PAGE_NUMBERS = tuple(range(9, 32))
-_ITEM_CATEGORIES = (19, 34, 35, 36, 40, 41, 42)
-_ITEM_NUMBERS = tuple(number for number in range(2, 49) if number not in _ITEM_CATEGORIES)
-_PAGES = tuple(f"user_{number}" for number in range(1, 34))
-_ITEMS = tuple(f"item_{number}" for number in range(1, 50))
-_LABEL = "item_49"
-
-
-def official_files(folder: Path, part: str) -> tuple[Path, Path] | None:
-    """Find the two files of a part, ``train`` or ``test``: pages and products."""
-    found = []
-    for kind in ("user", "item"):
-        ends = [f"_{kind}_{part}{ending}" for ending in (".csv", ".csv.gz", ".zip")]
-        paths = sorted(folder.iterdir())
-        match = [path for end in ends for path in paths if path.name.lower().endswith(end)]
-        if not match:
-            return None
-        found.append(match[0])
-    return found[0], found[1]
-
-
-class Join:
-    """Makes samples of products, with what the file of pages says of theirs.
-
-    Neither file has a header. Of a page (33 columns) 1 is the search id, 2-8, 32 and 33 are
-    categories, 9-31 numbers. Of a product (49) 1 is the search id, 19, 34-36, 40-42 are categories,
-    the others up to 48 numbers, and 49 is the label: 0, 1 clicked, 2 bought. They are joined as
-    MTReclib does: products without a page are left out; samples come in the order of the products.
-
-    Pages are kept in memory, or converted and looked up in the file: 16 bytes a page stay in
-    memory.
-
-    Args:
-        users: the file of pages.
-        target: the Arrow file of them; None = in memory.
-
-    Attributes:
-        layout: of the file of products.
-        about: what a conversion depends on beside that file.
-
-    Raises:
-        UserError: the file is malformed, or a search id has two pages.
-    """
-
-    layout = CsvForm(
-        {
-            **{_ITEMS[number - 1]: pa.int64() for number in (1, *_ITEM_CATEGORIES, 49)},
-            **{_ITEMS[number - 1]: pa.float32() for number in _ITEM_NUMBERS},
-        },
-        _ITEMS,
-    )
-
-    def __init__(self, users: Path, target: Path | None) -> None:
-        self._pages = _read_pages(users, target)
-        self._ids, self._order = _index(users, self._pages)
-        stat = users.stat()
-        self.about: dict[str, Any] = {"pages": [users.name, stat.st_size, stat.st_mtime_ns]}
-
-    def found(self, block: Block) -> npt.NDArray[np.bool_]:
-        """Which products have a page, ``(n,)``."""
-        ids = block.numbers(_ITEMS[0])
-        at = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
-        return self._ids[at] == ids
-
-    def values(self, block: Block) -> Arrays:
-        """Fields of the samples; of products without a page any."""
-        ids = block.numbers(_ITEMS[0])
-        at = np.searchsorted(self._ids, ids).clip(max=len(self._ids) - 1)
-        page = self._pages.rows(self._order[at], ("ids", "numbers"))
-        label = block.numbers(_LABEL)
-        odd = (label < 0) | (label > 2)
-        if odd.any():
-            row = int(odd.argmax())
-            raise block.fault(row, f"column '{_LABEL}' is {label[row]}, none of the labels 0, 1, 2")
-        return {
-            "ids": np.hstack([page["ids"], _columns(block, _ITEM_CATEGORIES)]),
-            "numbers": np.hstack([page["numbers"], _columns(block, _ITEM_NUMBERS)]),
-            "labels": np.stack([label > 0, label > 1], axis=1),
-            "search": ids[:, None],
-        }
-
-
-def _read_pages(users: Path, target: Path | None) -> Loaded:
-    def named(numbers: tuple[int, ...]) -> tuple[str, ...]:
-        return tuple(_PAGES[number - 1] for number in numbers)
-
-    fields = (
-        Field("ids", named(_PAGE_CATEGORIES), "ids", "int32"),
-        Field("numbers", named(_PAGE_NUMBERS), "numbers", "float32"),
-        Field("search", named((1,)), "numbers", "int64", flat=True),
-    )
-    layout = CsvForm(Form(fields).layout.reads, _PAGES)
-    return load([users], Form(fields, layout), target)
-
-
-def _index(users: Path, pages: Loaded) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Search ids in ascending order, and the row of each."""
-    ids = np.concatenate([piece.copy() for piece in pages.pieces("search")])
-    order = np.argsort(ids, kind="stable")
-    ids = ids[order]
-    twice = np.flatnonzero(ids[1:] == ids[:-1])
-    if len(twice):
-        row, again = min(zip(order[twice + 1].tolist(), ids[twice].tolist(), strict=True))
-        what = f"the search id {again} has a result page before"
-        raise located(users, row + 1, what, "fetch the file again", "row")
-    return ids, order
-
-
-def _columns(block: Block, numbers: tuple[int, ...]) -> npt.NDArray[Any]:
-    return np.stack([block.numbers(_ITEMS[number - 1]) for number in numbers], axis=1)
-
 
 COUNTRIES = ("NL", "ES", "FR", "US")
 """The countries of the paper."""
@@ -209,14 +93,18 @@ def read_aliexpress(
     if settings.samples is not None:
         raise UserError("'data.samples' has no effect on AliExpress: name fewer countries")
     places = _countries(folder, countries)
-    files = [_Files.find(place) for place in places.values()]
+    files = [_Files.find(place, country) for country, place in places.items()]
+    check_different([path for each in files for path in each.all])
     on_disk = (
         is_big([path for each in files for path in each.all]) if streamed is None else streamed
     )
-    held = []
-    for country, each in zip(places, files, strict=True):
-        beside = (store / places[country].name) if store else places[country]
-        held.append(_Country.read(country, each, beside if on_disk else None))
+    stores = [(store / place.name) if store else place for place in places.values()]
+    for each, beside in zip(files, stores, strict=True):
+        each.look(beside)
+    held = [
+        _Country.read(country, each, beside if on_disk else None)
+        for country, each, beside in zip(places, files, stores, strict=True)
+    ]
     return _task(held, settings, dtype, _absent(places, countries))
 
 
@@ -232,11 +120,11 @@ class _Files:
         return self.train + self.test
 
     @staticmethod
-    def find(folder: Path) -> _Files:
+    def find(folder: Path, country: str) -> _Files:
         joined = [_present(folder, part) for part in ("train", "test")]
         if joined[0] and joined[1]:
             return _Files((joined[0],), (joined[1],))
-        train, test = (official_files(folder, part) for part in ("train", "test"))
+        train, test = (official_files(folder, country, part) for part in ("train", "test"))
         if train and test:
             return _Files(train, test)
         raise UserError(
@@ -244,6 +132,23 @@ class _Files:
             "(CC_user_train, CC_item_train, CC_user_test, CC_item_test, each .zip or .csv): put "
             "them there"
         )
+
+    def look(self, store: Path) -> None:
+        """Look at the start and the end of files that are not converted, before one is read.
+
+        Raises:
+            UserError: a file is not what its name says, or malformed there.
+        """
+        for part, paths in (("train", self.train), ("test", self.test)):
+            if (store / f"{part}.arrow").exists():
+                continue
+            if len(paths) == 1:
+                form = Form(FIELDS, check=_check)
+                look(paths[0], form.layout, form.values)
+                continue
+            form = pages_form()
+            look(paths[0], form.layout, form.values)
+            look(paths[1], Join.layout, Join.labels)
 
 
 @dataclass(frozen=True)
@@ -279,6 +184,11 @@ class _Country:
                 f"the rows of {apart:,} search ids are not together, and are still not torn apart"
             )
             found.append(f"{self.name} train: {what} by the validation split")
+        if self.test.count > self.train.count:
+            found.append(
+                f"{self.name}: the test file has more samples than the training file, the "
+                "published one has fewer: are they swapped?"
+            )
         if shared := self.pages.shared(self.test_pages):
             what = "of the test file are in the training file too (fewer would be right, unless"
             found.append(
@@ -290,15 +200,16 @@ class _Country:
 def _load(files: tuple[Path, ...], target: Path | None, train: Loaded | None) -> Loaded:
     vocabulary = None if train is None else train.vocabulary
     if len(files) == 1:
-        form = Form(FIELDS, check=_check_funnel)
+        form = Form(FIELDS, check=_check)
         return load(files, form, target, vocabulary=vocabulary)
     users, items = files
     join = Join(users, target and target.with_name(f"{target.stem}_users.arrow"))
-    form = Form(FIELDS, join.layout, join.values, join.found)
+    form = Form(FIELDS, join.layout, join.values, join.found, _check)
     return load([items], form, target, vocabulary=vocabulary, about=join.about)
 
 
-def _check_funnel(block: Block, found: Arrays) -> None:
+def _check(block: Block, found: Arrays) -> None:
+    check_search_ids(block, found)
     torn = found["labels"][:, 1] > found["labels"][:, 0]
     if torn.any():
         raise block.fault(int(torn.argmax()), "a conversion without a click")

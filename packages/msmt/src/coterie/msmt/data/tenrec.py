@@ -30,6 +30,7 @@ from coterie.core.data.interactions.interactions import TEST, TRAIN, VALID
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.sources.arrow_samples import described
 from coterie.core.data.sources.csv_blocks import Block, CsvForm, csv_blocks
+from coterie.core.data.sources.first_look import check_different, look
 from coterie.core.data.sources.sample_forms import Arrays, Field, Form, Vocabulary, survey
 from coterie.core.errors import UserError, nearest
 from coterie.core.registry.data_sets import find_file
@@ -66,6 +67,7 @@ class Negatives:
     positives: int
     negatives: int
     _taken: int = field(default=0, repr=False)
+    _last: int | None = field(default=None, repr=False)
 
     @staticmethod
     def plan(path: Path, layout: CsvForm, column: str, ratio: int, key: Key) -> Negatives:
@@ -78,16 +80,29 @@ class Negatives:
         return _planned(csv_blocks(path, only), column, ratio, key)
 
     def keep(self, block: Block) -> Bools:
-        """Which rows of a block are kept; the blocks of a file must come in their order."""
-        if block.first_row == 0:
-            self._taken = 0
+        """Which rows of a block are kept.
+
+        The first time the blocks of the file must come in their order, from its start; from then on
+        it is known which row with that hash is the last, and reading may begin anywhere.
+        """
         kept = block.numbers(self.column) == 1
         hashes = _hashes(self.key, block)
-        at = np.flatnonzero(~kept & (hashes == self.bound))[: self.at_bound - self._taken]
-        self._taken += len(at)
+        at = np.flatnonzero(~kept & (hashes == self.bound))
         kept |= hashes < self.bound
-        kept[at] = True
+        kept[self._at_bound(block.first_row, at)] = True
         return kept
+
+    def _at_bound(self, first_row: int, at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Those of the rows with the last hash that are kept."""
+        if self._last is None:
+            if first_row == 0:
+                self._taken = 0
+            at = at[: self.at_bound - self._taken]
+            self._taken += len(at)
+            if self._taken == self.at_bound:
+                self._last = first_row + int(at[-1]) if len(at) else -1
+            return at
+        return at[first_row + at <= self._last]
 
 
 def part_of(block: Block, key: Key, valid: float, test: float) -> npt.NDArray[np.int64]:
@@ -201,6 +216,7 @@ class _Reading:
         """Samples, how many ids each column has, and notes; converted, or found converted."""
         if store is not None and (found := self._found(store)) is not None:
             return found
+        self._look()
         plans = [self._plan(number) for number in range(len(self.files))]
         vocabulary = Vocabulary()
         for number, plan in enumerate(plans):
@@ -236,6 +252,13 @@ class _Reading:
                 parts[name] = Loaded(rows, says["rows"], Vocabulary(), unknown, says["left_out"])
             held.append(parts)
         return held, tuple(about["sizes"]), self._notes(held, about)
+
+    def _look(self) -> None:
+        """Look at the start and the end of the files, before one is read."""
+        check_different(self.files)
+        for number, path in enumerate(self.files):
+            form = replace(self._form(number, None, TRAIN), keep=None)
+            look(path, form.layout, form.values)
 
     def _made_of(self) -> dict[str, Any]:
         stats = [(path.name, path.stat()) for path in self.files]
@@ -321,7 +344,8 @@ class _Rows:
 
 def _category(block: Block, name: str) -> npt.NDArray[np.int64]:
     values = block.table[name].fill_null(-1.0).to_numpy()
-    whole: npt.NDArray[np.int64] = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # such as 1e30, which is told apart below
+        whole: npt.NDArray[np.int64] = values.astype(np.int64)
     bad = (whole != values) | (whole < -1)
     if bad.any():
         row = int(bad.argmax())
@@ -334,7 +358,13 @@ def _layout(with_history: bool) -> CsvForm:
     may_lack = _MAY_LACK if with_history else _MAY_LACK[:3]
     whole = {name: pa.int64() for name in ("user_id", "item_id", *TASKS)}
     reads = whole | {name: pa.float64() for name in may_lack}
-    return CsvForm(reads, nulls=("\\N", "", "nan"), may_be_null=frozenset(may_lack))
+    what = f"this is {FILES['QK-video']} under the name of {FILES['QB-video']}"
+    return CsvForm(
+        reads,
+        nulls=("\\N", "", "nan"),
+        may_be_null=frozenset(may_lack),
+        strangers={} if with_history else {HISTORY[0]: what},
+    )
 
 
 def _files(folder: Path, wanted: Sequence[str] | None) -> dict[str, Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,11 @@ import pyarrow as pa
 from coterie.core.errors import UserError
 from coterie.core.files import sha256
 from coterie.core.tensors.stacked import Handle
+
+KEY = b"coterie"
+"""In the metadata of the last record batch: what the file says of itself, as JSON."""
+DIGEST = "digest"
+"""The hash of the samples, in what a file says of itself."""
 
 Views = dict[str, npt.NDArray[Any]]
 
@@ -42,12 +48,22 @@ class ArrowRows(Handle):
         return {"path": self.path}
 
     def digest(self) -> str:
-        """Hash the file; once, however many rows of it are named."""
+        """Give the hash that was noted as the samples were written; of other files, hash them."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
-        return sha256(self.path)
+        return self._noted() or sha256(self.path)
+
+    def _noted(self) -> str | None:
+        reader = self._opened.reader
+        if not reader.num_record_batches:
+            return None
+        _, says = reader.get_batch_with_custom_metadata(reader.num_record_batches - 1)
+        if says is None or KEY not in says:
+            return None
+        found = json.loads(says[KEY]).get(DIGEST)
+        return found if isinstance(found, str) else None
 
     @cached_property
     def _opened(self) -> _Opened:

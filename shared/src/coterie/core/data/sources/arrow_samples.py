@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,74 +24,146 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from coterie.core.data.samples.arrow_rows import ArrowRows
-from coterie.core.data.sources.sample_forms import Arrays, Coder, Field, Form, Vocabulary
+from coterie.core.data.samples.arrow_rows import DIGEST, KEY, ArrowRows
+from coterie.core.data.sources.disk_room import Room
+from coterie.core.data.sources.reading_progress import Progress
+from coterie.core.data.sources.sample_forms import Arrays, Coder, Field, Form, Mark, Vocabulary
+from coterie.core.data.sources.unfinished import Sink, Unfinished, alone, metadata, unfinished
 from coterie.core.errors import UserError
-from coterie.core.files import replacing, writing
+from coterie.core.files import writing
 
 ROWS = 1 << 16  # of a record batch
-KEY = b"coterie"
+MARKED = 4  # of so many record batches one has a mark
 
 
 class SampleWriter:
     """A file of record batches of `ROWS` rows, to be used as a context.
 
     It is whole when `finish` has been called.
+
+    Args:
+        path: the file.
+        fields: of the samples.
+        key: of what is made; with it, some record batches are marked, so that a file that was not
+            finished can be gone on with.
+        before: such a file, of the same key.
     """
 
-    def __init__(self, path: Path, fields: Sequence[Field]) -> None:
-        self._path, self._fields = path, fields
+    def __init__(
+        self,
+        path: Path,
+        fields: Sequence[Field],
+        *,
+        key: str | None = None,
+        before: Unfinished | None = None,
+    ) -> None:
+        self._path, self._fields, self._key = path, fields, key
         self._kinds = {each.name: np.dtype(each.dtype) for each in fields}
-        self._parts: list[Arrays] = []
-        self._waiting = 0
-        self._file = pa.ipc.new_file(str(path), self._schema())
+        self._batches = self._filled = 0
+        self._begin(before)
 
     def __enter__(self) -> SampleWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        self._sink.close()
 
-    def add(self, arrays: Arrays) -> None:
-        """Write rows, some of them later."""
+    def add(self, arrays: Arrays, mark: Mark | None = None, skip: int = 0) -> int:
+        """Write rows, some of them later.
+
+        Args:
+            arrays: the fields.
+            mark: the block that they were made of.
+            skip: the first of them that are not written; may be more than there are.
+
+        Returns:
+            how many were not.
+        """
         for each in (each for each in self._fields if each.kind == "ids"):
             if int(arrays[each.name].max(initial=0)) > np.iinfo(self._kinds[each.name]).max:
                 self._widen(each.name)
-        self._parts.append(arrays)
-        self._waiting += len(arrays[self._fields[0].name])
-        if self._waiting >= ROWS:
-            self._write(self._waiting // ROWS * ROWS)
+        count = len(arrays[self._fields[0].name])
+        skipped = at = min(skip, count)
+        while at < count:
+            if not self._filled:
+                self._first = None if mark is None else (mark, at)
+            size = min(len(self._rows[self._fields[0].name]) - self._filled, count - at)
+            for name, rows in self._rows.items():
+                rows[self._filled : self._filled + size] = arrays[name][at : at + size]
+            self._filled += size
+            at += size
+            if self._filled == ROWS:
+                self._write()
+        return skipped
 
     def finish(self, says: Mapping[str, Any]) -> None:
         """Write the rows that wait, then what the file says of itself, as JSON."""
-        self._write(self._waiting)
-        nothing = self._batch({name: np.empty(0) for name in self._kinds})
+        self._write()
+        nothing = self._batch({name: rows[:0] for name, rows in self._rows.items()})
+        says = {**says, DIGEST: self._hash.hexdigest()}
         self._file.write_batch(nothing, custom_metadata={KEY: json.dumps(says)})
         self._file.close()
+        self._sink.sync()
+        self._sink.close()
 
-    def _write(self, count: int) -> None:
-        """Write the first ``count`` of the rows that wait."""
-        if not count:
+    def _begin(self, before: Unfinished | None) -> None:
+        self._hash = hashlib.sha256()  # of the samples: runs need not read the file to know it
+        self._sink = Sink(self._path, there=before is not None)
+        if before is not None:
+            for each in before.schema():
+                kind = getattr(each.type, "value_type", each.type)
+                self._kinds[each.name] = np.dtype(kind.to_pandas_dtype())
+        self._file = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), self._schema())
+        if before is not None:
+            for batch, says in before.written():
+                self._put(batch, says)
+            self._batches = before.batches
+            self._sink.go_on()
+        self._rows = self._room()
+
+    def _room(self) -> Arrays:
+        """Make room for the rows of a record batch."""
+        return {
+            each.name: np.empty(
+                (ROWS,) if each.flat else (ROWS, len(each.columns)), self._kinds[each.name]
+            )
+            for each in self._fields
+        }
+
+    def _write(self) -> None:
+        """Write the rows that wait as a record batch."""
+        if not self._filled:
             return
-        whole = {name: np.concatenate([part[name] for part in self._parts]) for name in self._kinds}
-        for start in range(0, count, ROWS):
-            stop = min(start + ROWS, count)
-            self._file.write_batch(self._batch({n: v[start:stop] for n, v in whole.items()}))
-        self._parts = [{name: values[count:].copy() for name, values in whole.items()}]
-        self._waiting -= count
+        says = None
+        if self._key is not None and self._first is not None and self._batches % MARKED == 0:
+            self._sink.sync()
+            says = metadata(self._key, *self._first, self._sink.tell())
+        batch = self._batch({name: rows[: self._filled] for name, rows in self._rows.items()})
+        self._put(batch, says)
+        self._batches, self._filled = self._batches + 1, 0
+
+    def _put(self, batch: pa.RecordBatch, says: dict[bytes, bytes] | None = None) -> None:
+        for column in batch.columns:
+            flat = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+            self._hash.update(flat.to_numpy().data)
+        self._file.write_batch(batch, custom_metadata=says)
 
     def _widen(self, name: str) -> None:
         """Go on with a field of ids in int32: what is written is copied, batch by batch."""
         self._file.close()
-        narrow = self._path.with_name(f"{self._path.name}.narrow")
+        self._sink.close()
+        narrow = narrow_of(self._path)
         os.replace(self._path, narrow)
         self._kinds[name] = np.dtype(np.int32)
-        self._file = pa.ipc.new_file(str(self._path), self._schema())
+        self._rows[name] = self._rows[name].astype(np.int32)
+        self._hash = hashlib.sha256()
         try:
+            self._sink = Sink(self._path)
+            self._file = pa.ipc.new_file(pa.PythonFile(self._sink, "w"), self._schema())
             written = ArrowRows(narrow)
             for batch in range(len(written.starts) - 1):
                 views = written.views(batch)
-                self._file.write_batch(self._batch(views))
+                self._put(self._batch(views))
                 written.forget(views)
         finally:
             narrow.unlink(missing_ok=True)
@@ -117,9 +188,8 @@ class SampleWriter:
         )
 
 
-log = logging.getLogger(__name__)
-
 _VERSION = 1
+_ELSEWHERE = "link the text files into a folder elsewhere, and read that (--data.root)"
 
 
 @dataclass(frozen=True)
@@ -167,23 +237,53 @@ def convert(
     made_of = json.loads(json.dumps(_made_of(sources, form, vocabulary, about)))
     if (before := _found(target, made_of, vocabulary)) is not None:
         return before
-    log.info("converting %s", ", ".join(str(source) for source in sources))
-    with writing(target, elsewhere="choose another folder for converted files"):
+    with writing(target, elsewhere=_ELSEWHERE):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as temporary:
-            coder = Coder(form, vocabulary)
-            with SampleWriter(temporary, form.fields) as writer:
-                for arrays in coder.read(sources):
-                    writer.add(arrays)
-                if not coder.rows:
-                    raise UserError(f"{sources[0]}: no row is a sample: check file and options")
-                unknown = {name: counts.tolist() for name, counts in coder.unknown.items()}
-                own = coder.vocabulary.to_plain() if vocabulary is None else None
-                found = {"rows": coder.rows, "left_out": coder.left_out}
-                writer.finish({**made_of, **found, "unknown": unknown, "seen": own})
-    return Converted(
-        ArrowRows(target), coder.rows, coder.vocabulary, unknown, left_out=coder.left_out
-    )
+        with alone(target):
+            if (before := _found(target, made_of, vocabulary)) is None:
+                _convert(sources, target, form, vocabulary, made_of)
+    found = before or _found(target, made_of, vocabulary)
+    if found is None:
+        raise UserError(f"{target} was removed or replaced meanwhile: start again")
+    return found
+
+
+def _convert(
+    sources: Sequence[Path],
+    target: Path,
+    form: Form,
+    vocabulary: Vocabulary | None,
+    made_of: dict[str, Any],
+) -> None:
+    """Convert; what a killed process left of the same is gone on with.
+
+    An error removes what is written. A kill or an interruption does not: the next call goes on.
+    """
+    partial = target.with_name(f".{target.name}.part")
+    narrow_of(partial).unlink(missing_ok=True)
+    key = _key(made_of)
+    before = unfinished(partial, key)
+    coder = Coder(form, vocabulary)
+    if before is not None and vocabulary is None:
+        _see_again(coder.vocabulary, before, form)
+    progress, room = Progress("converting", sources), Room(target, _row_bytes(form), _ELSEWHERE)
+    try:
+        with room.or_fault(), SampleWriter(partial, form.fields, key=key, before=before) as writer:
+            skip = before.skip if before else 0
+            for arrays in coder.read(sources, before.mark if before else None):
+                room.check(coder.rows, progress.share(*coder.reached), partial)
+                skip -= writer.add(arrays, coder.mark, skip)
+                progress.tell(*coder.reached, coder.rows)
+            if not coder.rows:
+                raise UserError(f"{sources[0]}: no row is a sample: check file and options")
+            unknown = {name: counts.tolist() for name, counts in coder.unknown.items()}
+            own = coder.vocabulary.to_plain() if vocabulary is None else None
+            found = {"rows": coder.rows, "left_out": coder.left_out}
+            writer.finish({**made_of, **found, "unknown": unknown, "seen": own})
+        os.replace(partial, target)
+    except Exception:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def gather(
@@ -199,6 +299,31 @@ def gather(
     if not coder.rows:
         raise UserError(f"{sources[0]}: no row is a sample: check file and options")
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}, coder
+
+
+def narrow_of(path: Path) -> Path:
+    """Where a file is while it is copied into wider ids."""
+    return path.with_name(f"{path.name}.narrow")
+
+
+def _see_again(vocabulary: Vocabulary, before: Unfinished, form: Form) -> None:
+    """Note the ids that were written."""
+    fields = [each for each in form.fields if each.kind == "ids"]
+    for batch, _ in before.written():
+        for each in fields:
+            column = batch.column(each.name)
+            ids = (column if each.flat else column.flatten()).to_numpy().astype(np.int64)
+            vocabulary.add(each.name, ids.reshape(len(column), -1) - each.shift)
+
+
+def _row_bytes(form: Form) -> int:
+    return sum(np.dtype(each.dtype).itemsize * len(each.columns) for each in form.fields)
+
+
+def _key(made_of: dict[str, Any]) -> str:
+    """Of what an unfinished file must be made, to be gone on with."""
+    how = [made_of, ROWS, pa.__version__]
+    return hashlib.sha256(json.dumps(how, sort_keys=True).encode()).hexdigest()
 
 
 def described(path: Path) -> dict[str, Any] | None:
@@ -221,12 +346,11 @@ def _made_of(
     about: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """All that a conversion depends on; a file that says otherwise is stale."""
-    words = None if vocabulary is None else json.dumps(vocabulary.to_plain(), sort_keys=True)
     return {
         "version": _VERSION,
         "sources": [[source.name, *_stamp(source)] for source in sources],
         "form": form.to_plain(),
-        "vocabulary": None if words is None else hashlib.sha256(words.encode()).hexdigest(),
+        "vocabulary": None if vocabulary is None else vocabulary.digest(),
         "about": dict(about or {}),
     }
 

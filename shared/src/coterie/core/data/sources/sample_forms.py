@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from coterie.core.data.sources.csv_blocks import Block, CsvForm, csv_blocks
+from coterie.core.data.sources.csv_blocks import Block, CsvForm, Place, csv_blocks
 
 Arrays = dict[str, npt.NDArray[Any]]
 _MOST_IDS = 1 << 27  # a bit array of them is kept for every column
@@ -115,9 +115,11 @@ class Vocabulary:
     """
 
     seen: dict[str, list[npt.NDArray[np.bool_]]] = field(default_factory=dict)
+    _ranks: dict[str, list[npt.NDArray[np.int32]]] = field(default_factory=dict, repr=False)
 
     def add(self, name: str, ids: npt.NDArray[np.int64]) -> None:
         """Note ids, ``(n, w)``, of a field."""
+        self._ranks.pop(name, None)
         columns = self.seen.setdefault(name, [np.zeros(0, bool) for _ in range(ids.shape[1])])
         for place, most in enumerate(ids.max(axis=0, initial=-1).tolist()):
             columns[place] = _longer(columns[place], most + 1)
@@ -144,7 +146,18 @@ class Vocabulary:
 
     def ranks(self, name: str) -> list[npt.NDArray[np.int32]]:
         """Place of each id among those that each column has, from 1; 0 for others."""
-        return [np.cumsum(seen, dtype=np.int32) * seen for seen in self.seen[name]]
+        if name not in self._ranks:  # of millions of ids, for each of several files
+            self._ranks[name] = [np.cumsum(seen, dtype=np.int32) * seen for seen in self.seen[name]]
+        return self._ranks[name]
+
+    def digest(self) -> str:
+        """Hash what it holds."""
+        found = hashlib.sha256()
+        for name, columns in sorted(self.seen.items()):
+            found.update(f"{name} {[len(seen) for seen in columns]}".encode())
+            for seen in columns:
+                found.update(np.packbits(seen).tobytes())
+        return found.hexdigest()
 
     def sizes(self, name: str, shift: int = 0) -> tuple[int, ...]:
         """Numbers of embeddings that the columns of a field need: largest id + 1, shifted."""
@@ -168,6 +181,30 @@ class Vocabulary:
         )
 
 
+@dataclass(frozen=True)
+class Mark:
+    """The start of a block, and what was counted before it.
+
+    Attributes:
+        source: number of the file.
+        place: in it.
+        rows: samples that were made before.
+        left_out: rows that were not kept.
+        unknown: by field of ids, how many ids of each column the vocabulary lacked.
+    """
+
+    source: int
+    place: Place
+    rows: int
+    left_out: int
+    unknown: dict[str, list[int]]
+
+    @staticmethod
+    def from_plain(plain: Mapping[str, Any]) -> Mark:
+        """Read what `dataclasses.asdict` gave."""
+        return Mark(**{**plain, "place": Place(**plain["place"])})
+
+
 class Coder:
     """Rows of files as samples, with their ids coded.
 
@@ -180,7 +217,12 @@ class Coder:
         unknown: by field of ids, ``(w,)`` how many ids of each column were not in the given one.
         rows: how many samples were made.
         left_out: how many rows were not kept.
+        mark: the start of the block that came last.
+        reached: number of that file, and which share of it has been read.
     """
+
+    mark: Mark
+    reached: tuple[int, float]
 
     def __init__(self, form: Form, vocabulary: Vocabulary | None = None) -> None:
         self._form, self._grows = form, vocabulary is None
@@ -196,8 +238,13 @@ class Coder:
             raise ValueError(f"ids of {dense[0]} are numbered by a vocabulary: give one")
         self._ranks = {name: self.vocabulary.ranks(name) for name in dense}
 
-    def read(self, sources: Sequence[Path]) -> Iterator[Arrays]:
+    def read(self, sources: Sequence[Path], start: Mark | None = None) -> Iterator[Arrays]:
         """Read files one after the other, some rows at a time.
+
+        Args:
+            sources: the files.
+            start: where to go on; None = at the first row. The vocabulary must be that of the rows
+                before, if it grows.
 
         Yields:
             Fields, each ``(n, w)``, or ``(n,)`` if flat; ids are int64, shifted, or 0 where the
@@ -206,19 +253,33 @@ class Coder:
         Raises:
             UserError: as `csv_blocks` and `Form.values`.
         """
-        layout = self._form.layout
-        for block in chain.from_iterable(csv_blocks(source, layout) for source in sources):
-            found = self._form.values(block)
-            for each in self._form.fields:
-                values = found[each.name]
-                if each.kind == "ids":
-                    values = self._coded(each, values)
-                else:
-                    values = values.astype(each.dtype, copy=False)
-                found[each.name] = values[:, 0] if each.flat else values
-            count = len(found[self._form.fields[0].name])
-            self.rows, self.left_out = self.rows + count, self.left_out + len(block) - count
-            yield found
+        first = 0
+        if start is not None:
+            first, self.rows, self.left_out = start.source, start.rows, start.left_out
+            self.unknown = {name: np.array(counts) for name, counts in start.unknown.items()}
+        for number, source in enumerate(sources[first:], first):
+            place = start.place if start is not None and number == first else None
+            for block in csv_blocks(source, self._form.layout, place):
+                self.mark = self._mark(number, block)
+                self.reached = (number, block.read)
+                yield self._arrays(block)
+
+    def _mark(self, source: int, block: Block) -> Mark:
+        unknown = {name: counts.tolist() for name, counts in self.unknown.items()}
+        return Mark(source, block.place, self.rows, self.left_out, unknown)
+
+    def _arrays(self, block: Block) -> Arrays:
+        found = self._form.values(block)
+        for each in self._form.fields:
+            values = found[each.name]
+            if each.kind == "ids":
+                values = self._coded(each, values)
+            else:
+                values = values.astype(each.dtype, copy=False)
+            found[each.name] = values[:, 0] if each.flat else values
+        count = len(found[self._form.fields[0].name])
+        self.rows, self.left_out = self.rows + count, self.left_out + len(block) - count
+        return found
 
     def _coded(self, each: Field, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         if self._grows:
@@ -254,10 +315,7 @@ def _longer(seen: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.bool_]:
 
 
 def _as_they_are(form: Form, block: Block) -> Arrays:
-    return {
-        each.name: np.stack([block.numbers(column) for column in each.columns], axis=1)
-        for each in form.fields
-    }
+    return {each.name: block.matrix(each.columns) for each in form.fields}
 
 
 def _whole(each: Field) -> bool:

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal, cast
@@ -54,9 +55,24 @@ def opened(path: Path) -> IO[bytes]:
     Raises:
         UserError: it cannot be read, or the archive is damaged or holds several files.
     """
+    return _unpacked(path, path)  # what unpacks it closes it
+
+
+@contextmanager
+def opened_from(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file as `opened` does; gives it as it is, whose ``tell`` says how much is read, too.
+
+    Raises:
+        UserError: as `opened`.
+    """
+    with _from_disk(path) as raw, _unpacked(path, raw) as stream:
+        yield raw, stream
+
+
+def _unpacked(path: Path, source: Any) -> IO[bytes]:
+    """Unpack a file: its path, or the file that has been opened."""
     try:
-        stream: IO[bytes] = path.open("rb")
-        source: Any = path  # which what unpacks it closes
+        stream: IO[bytes] = path.open("rb") if source is path else source
         for _ in range(_LAYERS):
             kind = _packing(stream)
             if not kind:
@@ -65,9 +81,20 @@ def opened(path: Path) -> IO[bytes]:
                 stream.close()
             source = stream = _from_zip(path, source) if kind == "zip" else _UNPACK[kind](source)
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise UserError(f"{path} cannot be read ({reason}): check the path") from None
+        raise _cannot_be_read(path, error) from None
     return stream
+
+
+def _from_disk(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise _cannot_be_read(path, error) from None
+
+
+def _cannot_be_read(path: Path, error: OSError) -> UserError:
+    reason = (error.strerror or str(error)).lower()
+    return UserError(f"{path} cannot be read ({reason}): check the path")
 
 
 def packed_as(path: Path) -> str:
