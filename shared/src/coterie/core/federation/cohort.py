@@ -177,18 +177,16 @@ class ExchangeCohort(Cohort):
         )
 
     def _request(self, step: AnyStep[Any, Any], down: Any, fold: Fold | None, draw: int) -> Request:
-        """What the clients are asked; a step without an answer only ever changes what they have."""
-        waits = step.up is None or self.ending
+        """What the clients are asked. A transcript hashes uploads: of these none is summed up."""
         secret = self.masked and bool(release_names(step.up))
         if secret and (fold is None or fold.to_plain() is None):
             raise UserError(
                 f"'aggregate.secret' hides sums, and this method's server looks at the answer of "
                 f"each client to '{step.name}': leave it out"
             )
-        if self.ledger.transcript is not None and not self.exchange.folds:
-            fold = None  # a transcript has hashes of uploads: processes of this one sum none up
-        made = Request(step, down, self.ids, self.when, draw, fold, self.whole, waits)
-        return replace(made, secret=secret)
+        fold = fold if self.exchange.folds or self.ledger.transcript is None else None
+        made = Request(step, down, self.ids, self.when, draw, fold, self.whole, secret=secret)
+        return replace(made, waits=step.up is None or self.ending)  # it changes what they have
 
     def _count(self, request: Request, answers: Answers, message: Any) -> None:
         """Enter into the ledger what these clients received, and the message that they sent."""

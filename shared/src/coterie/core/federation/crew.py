@@ -177,7 +177,15 @@ class _Forks:
                 if not line.connection.poll(_START):
                     raise TimeoutError("one does not come up")
                 line.receive()
-        except (OSError, LineEnded) as error:
+        except LineEnded as error:
+            self.end()
+            why = ""
+            if "grpc" in sys.modules:
+                why = "; gRPC may crash them: import coterie before it is imported"
+            raise UserError(
+                f"a process of 'engine.workers' ended when it began: leave it at 1{why}"
+            ) from error
+        except OSError as error:
             self.end()
             raise UserError(
                 f"cannot fork processes for 'engine.workers' ({error}): lower it"

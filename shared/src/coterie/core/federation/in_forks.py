@@ -130,6 +130,23 @@ def clients_here(federation: Federation, secrets: Callable[[Tensor], Key]) -> In
     )
 
 
+def in_this_process(clients: InProcess) -> InProcess:
+    """The same clients without middleware, whose steps run in this very process.
+
+    For who puts something into the client half to see what passes: other processes would put it
+    into their own.
+    """
+    return InProcess(
+        clients.client,
+        clients.blocks,
+        clients.secrets,
+        clients.chunk,
+        bounds=clients.bounds,
+        device=clients.device,
+        kept=clients.store,
+    )
+
+
 def _answer(clients: InForks, common: Any, given: Any) -> tuple[Answers, Any, Any]:
     """Let a chunk answer, in a process of the crew; what it sends is summed up there.
 

@@ -74,22 +74,6 @@ class InProcess(Exchange):
         self._sorted = (-1, NOBODY, NOBODY)  # block, ids ascending, their places in its data
         self.store = PrivateStore(not self.is_list) if self.kept is None else self.kept
 
-    def here(self) -> InProcess:
-        """The same clients without middleware, whose steps run in this very process.
-
-        For who puts something into the client half to see what passes: other processes would put it
-        into their own.
-        """
-        return InProcess(
-            self.client,
-            self.blocks,
-            self.secrets,
-            self.chunk,
-            bounds=self.bounds,
-            device=self.device,
-            kept=self.store,
-        )
-
     def data(self, block: int) -> Any:
         """Data of the clients of a block; before the first, one may look at its clients."""
         block = max(block, 0)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError, nearest
+from coterie.core.federation.in_forks import in_this_process
 from coterie.core.federation.ledger import Ledger
 from coterie.core.local_training.alone import statistics_of
 from coterie.core.local_training.row_optimizer import Params
@@ -101,7 +102,7 @@ class TrainedModels:
         half.measured = look  # type: ignore[method-assign]
         try:
             with run.on_device(), not_counting_steps():
-                cohort = replace(run.newest_cohort(), exchange=run.clients.here())
+                cohort = replace(run.newest_cohort(), exchange=in_this_process(run.clients))
                 cohort = replace(cohort, journal=Journal(), ledger=Ledger())
                 one = cohort.part(torch.tensor([number]))
                 run.federation.server.test(run.server_state, one)
