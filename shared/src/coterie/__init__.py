@@ -10,6 +10,7 @@ wheels and folders of their own (``coterie.llm``), and are found wherever ``sys.
 
 from __future__ import annotations
 
+import os as _os
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,10 @@ _HOMES = {
     "settings": "coterie.core.front.given",
     "train": "coterie.core.front.training",
 }
+
+# Processes of `engine.workers` are forks. gRPC, which Flower and Ray bring, crashes a fork made
+# while it is called from other threads, unless told before it is imported that forks call it not.
+_os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 __path__ = _Portions(__name__, __path__)  # type: ignore[assignment]
 
