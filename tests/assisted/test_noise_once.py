@@ -214,8 +214,12 @@ def test_one_rating_moves_its_own_residual_alone_where_receivers_take_off_means(
 def test_the_epsilon_of_a_rating_is_that_of_all_that_it_moves():
     own = noisy()
     assert epsilon_of_rating(own, 4.0) == pytest.approx(20.0)  # (2·4 + 8) / .8, not 10
-    assert remark(own, 4.0) == (
+    assert remark(noisy(data=SCALE), 4.0) == (
         "the ε of one rating is 20: privacy/epsilon is that of one residual"
+    )
+    assert remark(own, 4.0) == (  # the range is that of the data, which the next rating may leave
+        "the ε of one rating is 20 (if none can be outside of those that are there: data.scale "
+        "says): privacy/epsilon is that of one residual"
     )
     alone = noisy(data=SCALE, protect=ProtectSettings(centre="receiver"))
     assert epsilon_of_rating(alone, 4.0) == pytest.approx(10.0)

@@ -81,4 +81,7 @@ def remark(settings: Settings, span: float) -> str | None:
         return None
     once = settings.method == "residuals"
     later = "" if once else " in round 1; of later rounds, which are made of fits, there is none"
-    return f"the ε of one rating is {found:.3g}{later}: privacy/epsilon is that of one residual"
+    guessed = settings.data.feedback == "explicit" and settings.data.scale is None
+    unless = " (if none can be outside of those that are there: data.scale says)" if guessed else ""
+    what = "privacy/epsilon is that of one residual"
+    return f"the ε of one rating is {found:.3g}{later}{unless}: {what}"
