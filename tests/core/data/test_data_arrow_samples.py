@@ -1,7 +1,6 @@
 """The converter of big CSV files, against a naive reader; its faults, and what it leaves behind."""
 
 import csv
-import gzip
 import io
 import json
 import os
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.data.packed_text import packed
 
 from coterie.core.data.sources import arrow_samples, csv_blocks, sample_forms
 from coterie.core.data.sources.arrow_samples import Converted, convert, described, gather
@@ -69,17 +69,6 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks and record batches so small that every file has many."""
     monkeypatch.setattr(csv_blocks, "_BLOCK", 97)
     monkeypatch.setattr(arrow_samples, "ROWS", 8)
-
-
-def packed(path: Path, content: str) -> Path:
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(content.encode()))
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("inside.csv", content)
-    else:
-        path.write_text(content)
-    return path
 
 
 @pytest.mark.usefixtures("_small_blocks")

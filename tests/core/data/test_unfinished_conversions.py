@@ -1,12 +1,10 @@
 """Conversions that are killed, interrupted, run twice at once, or meet a full disk."""
 
 import errno
-import gzip
 import multiprocessing
 import os
 import signal
 import time
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.core.data.packed_text import packed
 
 from coterie.core.data.samples.arrow_rows import ArrowRows
 from coterie.core.data.sources import arrow_samples, csv_blocks, sample_forms, unfinished
@@ -48,17 +47,6 @@ def text(count: int, first: int = 0, wide_from: int = 10**9) -> str:
         for n in range(first, first + count)
     )
     return "a,b,x,s\n" + "".join(rows)
-
-
-def packed(path: Path, content: str) -> Path:
-    if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(content.encode()))
-    elif path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr("inside.csv", content)
-    else:
-        path.write_text(content)
-    return path
 
 
 def names(folder: Path) -> Names:
