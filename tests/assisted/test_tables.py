@@ -285,10 +285,29 @@ def test_the_best_variant_has_a_row_and_is_compared_with_all(file, out, where):
     assert ("--variant sums (ours)" in others) == (where is USERS_IN_COMMON)
     (tests,) = [note for note in report.notes if "--variant best (ours) minus: " in note]
     assert all(f"{name} " in tests for name in others if name != "smoothed rate, joint or alone")
+    assert "MAP@10" not in report.title
     assert "setting" not in row_of(report, "best", "test/rmse")  # its rate is no setting
     assert row_of(report, "mtal", "test/rmse")["setting"] == "η 0.3"
     with pytest.raises(UserError, match="leave out --table"):
         made(file, out, *where, "--variant=best", table=1)
+
+
+@pytest.mark.parametrize(
+    ("flags", "which", "subject", "name"),
+    [
+        ((), {"table": 1}, "MTAL", "mtal"),
+        (("--variant=best",), {}, "--variant best (ours)", "best"),
+    ],
+)
+def test_the_picture_is_of_the_variant_where_it_has_a_row(file, out, flags, which, subject, name):
+    limits = ["--data.feedback=explicit", "--reading=recommended"]
+    report = made(file, out, *ITEMS_IN_COMMON, *limits, *flags, **which)
+    drawn = json.loads(report.figure.with_suffix(".panels.json").read_text("utf-8"))["panels"]
+    assert [panel["x_label"] for panel in drawn] == [f"{subject} minus it, RMSE"]
+    (differences,) = drawn[0]["series"].values()
+    assert subject not in differences
+    own, base = (row_of(report, row, "test/rmse")["mean"] for row in (name, "joint-base"))
+    assert differences["Joint Base"]["@comparison"][0] == pytest.approx(own - base, rel=1e-5)
 
 
 def test_flags_limit_the_table_and_name_its_file(file, out):

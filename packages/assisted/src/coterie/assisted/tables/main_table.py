@@ -146,13 +146,13 @@ def standing_notes(parts: Sequence[Part]) -> list[str]:
 
 
 def panels(parts: Sequence[Part]) -> list[Differences]:
-    """Draw what MTAL has over the others: a plot for each reading and metric."""
+    """Draw what MTAL, or ``--variant best``, has over the others: a plot by reading and metric."""
     groups: dict[tuple[str, str], list[Part]] = {}
     for part in parts:
         groups.setdefault((part.reading, part.cell.short), []).append(part)
     return [
         Differences(
-            f"MTAL minus it, {metric}",
+            f"{_drawn(group[0])[0]} minus it, {metric}",
             {part.cell.organisations: _comparisons(part) for part in group},
             title=f"{reading} reading",
             roles=Roles(better=better_of(group[0].cell.higher)),
@@ -170,10 +170,20 @@ def _named(part: Part, found: Contrast) -> Contrast:
     return Contrast(part.rows[found.other].label, found.found, found.p, found.higher)
 
 
+def _drawn(part: Part) -> tuple[str, dict[str, Contrast]]:
+    """Whose differences are drawn, and these."""
+    best = against_best(part)
+    return (OURS[BEST], best) if best else ("MTAL", against_others(part))
+
+
 def _comparisons(part: Part) -> dict[str, Comparison]:
-    return {part.rows[name].label: one.found for name, one in against_others(part).items()}
+    return {part.rows[name].label: one.found for name, one in _drawn(part)[1].items()}
 
 
+_MEASURED = {
+    "explicit": "RMSE of explicit feedback (lower is better)",
+    "implicit": "MAP@10 of implicit feedback (higher is better)",
+}
 ABOUT = {
     "recommended": "recommended: 80 % of the ratings to train on, 10 % to choose by, 10 % to test "
     f"once. The round (MTAL) or epoch (others, which wait {PATIENCE} epochs for a better one) is "
@@ -208,12 +218,12 @@ def main_table(study: Study) -> Report:
         _add_lines(sheet, of_reading)
         sheet.notes += chosen_notes(of_reading) + standing_notes(of_reading)
         sheet.notes += [note for part in of_reading for note in difference_notes(part)]
-    what = "RMSE of explicit feedback (lower is better), MAP@10 of implicit (higher)"
+    what = ", ".join(dict.fromkeys(_MEASURED[part.cell.feedback] for part in parts))
     better: Better = {
         part.cell.label: "min" if "rmse" in part.cell.metric else "max" for part in parts
     }
     return sheet.report(
-        "Table 1", what, panels(parts), columns=2, better=better, within=("reading",)
+        "Table 1", what, panels(parts), columns=1, better=better, within=("reading",)
     )
 
 
