@@ -1,6 +1,7 @@
 """Ratings read off residuals: by hand, and against a search over all columns that are possible."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,6 +114,20 @@ def test_deviations_of_rows_and_columns_hide_nothing(align, slope) -> None:
     assert torch.equal(found.ratings, ratings)
     other = "item" if align == "user" else "user"
     assert not read_ratings(Received(slope * rest, row, column, other), STARS).certain.all()
+
+
+def test_one_number_hides_nothing() -> None:
+    """Of columns from which by themselves nothing follows, all is read."""
+    columns, mean = [[1, 5], [3, 4], [2], [2, 2]], 2.75
+    ratings, number = (
+        torch.tensor([one for each in columns for one in each]).double(),
+        residuals_of(columns)[1],
+    )
+    received = Received(2.0 * (ratings - mean), torch.arange(len(number)), number)
+    apart, found = (read_ratings(replace(received, alike=alike), STARS) for alike in (False, True))
+    assert torch.equal(found.ratings, ratings)
+    assert found.certain.all()
+    assert apart.certain.tolist() == [True, True] + 5 * [False]
 
 
 def test_what_fits_nothing_is_read_with_the_prior() -> None:

@@ -98,7 +98,7 @@ def test_samples_are_items_with_the_residuals_of_all(align):
     expected = table.T if align == "user" else table
     first = 0
     for one in data.each:
-        samples = run.federation.client.samples(kept_by(run, one.id), one)
+        samples = run.federation.client.samples(kept_by(run, one.id), one)[""]
         np.testing.assert_allclose(samples.every.to_dense(float("nan")), expected, atol=1e-12)
         mine = expected[first : first + one.train.n_columns] if align == "user" else expected
         np.testing.assert_allclose(samples.own.to_dense(float("nan")), mine, atol=1e-12)
@@ -120,13 +120,13 @@ def test_residuals_of_rows_that_others_have_stand_in_these_rows():
     table = dense_residuals(data)
     edges = np.cumsum([0, *WIDTHS])
     last = data.each[2]
-    found = run.federation.client.samples(kept_by(run, 2), last).matrix.to_dense(float("nan"))
+    found = run.federation.client.samples(kept_by(run, 2), last)[""].matrix.to_dense(float("nan"))
     place = {int(name): row for row, name in enumerate(data.each[0].rows)}
     for row, name in enumerate(last.rows.tolist()):
         others = table[place[name], : edges[2]] if name in place else np.full(edges[2], np.nan)
         np.testing.assert_allclose(found[row, : edges[2]], others, atol=1e-12)
         np.testing.assert_allclose(found[row, edges[2] :], table[row, edges[2] :], atol=1e-12)
-    first = run.federation.client.samples(kept_by(run, 0), data.each[0]).matrix
+    first = run.federation.client.samples(kept_by(run, 0), data.each[0])[""].matrix
     hidden = [row for name, row in place.items() if name not in last.rows.tolist()]
     theirs = first.to_dense(float("nan"))[:, edges[2] :]
     assert bool(theirs[hidden].isnan().all())
@@ -142,7 +142,7 @@ def plain_network(params, x):
     return hidden @ p["decoder.wide.weight"].T + p["decoder.wide.bias"]
 
 
-def trained_by_hand(cells, how, rounds):
+def trained_by_hand(cells, how, rounds, name="autorec"):
     """Members of AutoRec one by one, by the trainer of the autoencoder."""
     size = cells.values.square().mean().sqrt()
     inputs = Inputs(cells.columns, cells.values / size + PRESENCE, cells.n_columns)
@@ -159,10 +159,10 @@ def trained_by_hand(cells, how, rounds):
             pattern,
             cells.values / size,
             replace(plan, epochs=0),
-            public.fold(0).fold("autorec").fold("member", number),
+            public.fold(0).fold(name).fold("member", number),
         )
         for t in range(1, rounds + 1):
-            key = public.fold(t).fold("autorec").fold("member", number)
+            key = public.fold(t).fold(name).fold("member", number)
             now = train(sizes, inputs, pattern, cells.values / size, plan, key, start=now)
         members.append(now.params)
     x = torch.nan_to_num(inputs_dense(cells, size)) * (1 - 0.4)
@@ -391,7 +391,7 @@ def test_others_have_protected_residuals_and_oneself_clean_ones(protect):
     tables = []
     for run in (clean, noisy):
         run.advance()
-        samples = run.federation.client.samples(kept_by(run, 0), first)
+        samples = run.federation.client.samples(kept_by(run, 0), first)[""]
         tables.append(samples.matrix.to_dense(float("nan")))
     own = slice(0, first.train.n_columns)
     torch.testing.assert_close(tables[0][:, own], tables[1][:, own], equal_nan=True)

@@ -39,7 +39,7 @@ def sums_of(name, values, **model):
     params, _ = mover.begin(KEY, torch.float64)
     one = Samples(cells_of(values[None].numpy()).transposed(), 0, 1, are_columns=True)
     unit = torch.tensor(1.0, dtype=torch.float64)
-    (part,) = models_of(Learner(how, make_organisations().each[0]), one, unit).values()
+    (part,) = models_of(Learner(how, make_organisations().each[0]), {"": one}, unit).values()
     return params, part.sums(params, KEY).values, how
 
 

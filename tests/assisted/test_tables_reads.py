@@ -1,5 +1,7 @@
 """Which runs of the tables are one run, and which are not."""
 
+from dataclasses import replace
+
 import pytest
 from tests.assisted.ratings_file import words, write_ratings
 
@@ -186,10 +188,23 @@ def test_a_variant_that_is_another_method_has_no_table():
 def test_one_who_holds_all_data_has_it_whole_and_hides_nothing():
     limits = {**UNIFORM, "data.count": 3, "data.common": 0.5, "protect.residuals": "dp"}
     asked = changed(Settings(), limits)
-    (parts,) = (row.settings for row in ceilings(USERS, asked) if row.name == "joint-mtal")
+    (parts,) = (row.settings for row in ceilings(USERS, asked, asked) if row.name == "joint-mtal")
     assert mark(parts) == mark(of("mtal", **UNIFORM, **{"data.count": 3, "data.align": "item"}))
     noisy = changed(Settings(), {**UNIFORM, "data.count": 3, **NOISE})
-    assert [mark(row.settings) for row in ceilings(USERS, noisy)] == [
-        mark(row.settings)
-        for row in ceilings(USERS, changed(Settings(), {**UNIFORM, "data.count": 3}))
+    clean = changed(Settings(), {**UNIFORM, "data.count": 3})
+    assert [mark(row.settings) for row in ceilings(USERS, noisy, noisy)] == [
+        mark(row.settings) for row in ceilings(USERS, clean, clean)
     ]
+
+
+@pytest.mark.parametrize("cell", [USERS, ITEMS])
+def test_one_who_holds_all_data_is_trained_as_the_variant_best_of_these_data(cell):
+    asked = Study(configure(PAPER, ["--data=ml-1m", "--variant=best"]), (0,), 0)
+    best = asked.best(cell, "recommended")
+    tuned = asked.tuned(cell, "recommended")
+    rows = {row.name: row.settings for row in ceilings(cell, tuned, best)}
+    for method in ("joint", "alone"):
+        found = rows[f"{method}-autorec"]
+        assert found.method == method
+        assert found.model == replace(best.model, samples="items", members=5)
+        assert (found.train, found.start, found.rounds) == (best.train, best.start, best.rounds)

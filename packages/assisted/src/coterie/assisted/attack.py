@@ -29,8 +29,9 @@ from coterie.core.tensors.keys import Key
 #
 # Of squared loss a residual is 2 (R - F⁰). Where F⁰ is the same in a whole column the differences
 # of its ratings are exact, and where they span the scale of ratings, so are the ratings. Where F⁰
-# adds damped deviations of rows and columns, residuals add up to multiples of these, which so
-# follow too. Of logistic loss the sign of a residual is the label.
+# is the same in all columns (start constant, which the public card says), one such column tells of
+# all. Where F⁰ adds damped deviations of rows and columns, residuals add up to multiples of these,
+# which so follow too. Of logistic loss the sign of a residual is the label.
 
 SLOPES = 2.0, 1.0
 """Of a residual in the rating: squared loss, Huber's loss. Nobody says which one it has."""
@@ -63,12 +64,14 @@ class Received:
         rows: ``(n,)`` int64.
         columns: ``(n,)`` int64.
         align: what rows are.
+        alike: whether all are of one number F⁰.
     """
 
     residuals: Tensor
     rows: Tensor
     columns: Tensor
     align: Alignment = "user"
+    alike: bool = False
 
 
 def read_ratings(received: Received, scale: Tensor) -> Reading:
@@ -96,7 +99,7 @@ def read_ratings(received: Received, scale: Tensor) -> Reading:
         above = received.residuals / slope
         all_alike = torch.zeros_like(received.columns)
         for values, columns in (
-            (above, received.columns),
+            (above, all_alike if received.alike else received.columns),
             (above + _deviations(above, received), all_alike),
         ):
             found, fitting = _read(values, columns, scale, slope)
@@ -189,6 +192,7 @@ class Overheard:
         align: what rows are.
         middle: ``(n,)`` of the scale, where residuals are of that, which all know; None: of F⁰.
         law: of the noise on residuals.
+        alike: whether F⁰ is one number, as the public card says.
     """
 
     rows: Tensor
@@ -200,6 +204,7 @@ class Overheard:
     align: Alignment = "user"
     middle: Tensor | None = None
     law: Law = field(default_factory=Law)
+    alike: bool = False
 
     @property
     def of(self) -> Tensor:
@@ -208,7 +213,8 @@ class Overheard:
 
     def mean(self, draws: int) -> Received:
         """What is received on average over so many draws."""
-        return Received(self.residuals[:draws].mean(0), self.rows, self.columns, self.align)
+        mean = self.residuals[:draws].mean(0)
+        return Received(mean, self.rows, self.columns, self.align, self.alike)
 
 
 class Eavesdropper(Relay):
@@ -300,7 +306,10 @@ def _heard(
     of_middle = middle if settings.protect.centre == "receiver" else None
     clean = learner.objective.residual(ratings, base if of_middle is None else middle)
     law, align = law_of(settings, clean), settings.data.align
-    return Overheard(rows, columns, residuals, ratings, base, len(cells), align, of_middle, law)
+    alike = settings.start == "constant" and of_middle is None
+    return Overheard(
+        rows, columns, residuals, ratings, base, len(cells), align, of_middle, law, alike
+    )
 
 
 def rating_scale(each: Sequence[OwnDomain]) -> Tensor:

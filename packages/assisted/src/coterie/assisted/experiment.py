@@ -150,8 +150,16 @@ def check_names(key: str, given: Mapping[str, str] | None, names: Sequence[str])
 
 def _needs_of_samples(settings: Settings, rows: int, columns: int) -> list[Need]:
     """Estimate models of samples: of one organisation, as those with the same train together."""
+    return [
+        need
+        for are_columns in settings.samples_are_columns.values()
+        for need in _needs_of(settings, *((rows, columns) if are_columns else (columns, rows)))
+    ]
+
+
+def _needs_of(settings: Settings, size: int, samples: int) -> list[Need]:
+    """Estimate the models of so many samples of a size."""
     how, model, found = settings.train, settings.model, []
-    size, samples = (rows, columns) if settings.samples_are_columns else (columns, rows)
     if model.name != "gaussian":
         sizes = "model.hidden", "model.code", "model.members"
         parameters = 2 * model.members * model.hidden * (size + model.code)

@@ -84,7 +84,7 @@ def label_deviations(cells: Cells) -> tuple[Tensor, Tensor]:
 
 # Base models: what is predicted before the first round, and without any training at all.
 
-Start = Literal["mean", "logit", "smoothed", "bias"]
+Start = Literal["mean", "logit", "smoothed", "constant", "bias"]
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,9 @@ def base_model(cells: Cells, objective: Objective, start: Start, align: Alignmen
     Of ratings that is the mean of the column. Of implicit feedback the share of positives among the
     rows that have a cell at all: as it is where ``start`` is "mean" (the public code, where the
     share is taken for its own logit), its logit, or the logit of (s + 1) / (n + 2), a column's
-    share of positives among its own n cells. "bias" adds what a row deviates, see
-    `coterie.assisted.learner`; of ratings all others are the same.
+    share of positives among its own n cells. "constant" is that too, and of ratings the mean of
+    all (ours). "bias" adds what a row deviates, see `coterie.assisted.learner`; of ratings all
+    others are the same.
 
     Args:
         cells: with ratings or labels.
@@ -134,8 +135,10 @@ def base_model(cells: Cells, objective: Objective, start: Start, align: Alignmen
             row, column = label_deviations(cells)
         return Base(column, row)
     if objective.is_rating:
+        if start == "constant" and len(cells):
+            return Base(constant(cells, objective).expand(cells.n_columns))
         return Base(column_mean(cells))
-    if start == "smoothed":
+    if start in ("smoothed", "constant"):
         return Base(smoothed_rate(cells).logit())
     active = (cells.columns.lengths > 0).sum().clamp_min(1)
     share = _sums(cells) / active

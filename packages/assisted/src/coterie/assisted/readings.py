@@ -108,7 +108,7 @@ def unread(settings: Settings) -> list[str]:
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
     ratings_alone = settings.data.feedback == "explicit" and not settings.objectives
-    by_column = ratings_alone and settings.start != "bias"
+    by_column = ratings_alone and settings.start not in ("constant", "bias")
     starting = method == "mtal" or model == "base" or model in OF_SAMPLES
     if by_column or not starting:
         found += ["start"]
@@ -143,17 +143,6 @@ AS_PRINTED: Mapping[str, Any] = {
 """What MTAL and the autoencoders of the paper are, where settings choose options of ours."""
 
 
-SAMPLING: Mapping[str, Any] = {
-    "rounds": 40,
-    "train.epochs": 3,
-    "train.hide": 0.6,
-    "train.weight_decay": 1e-3,
-    "patience": 4,
-    "start": None,
-}
-"""How models of samples are trained where they are one's own: as in ``--variant best``."""
-
-
 def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) -> Settings:
     """Settings of a method that a run of MTAL is compared with.
 
@@ -163,7 +152,7 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
     Args:
         settings: of the run of MTAL.
         method: whether organisations are apart or one.
-        model: of `MODELS` or `SAMPLE_MODELS`.
+        model: of `MODELS`.
 
     Example:
         >>> found = baseline(Settings(rounds=10), "alone", "aae")
@@ -171,11 +160,14 @@ def baseline(settings: Settings, method: Literal["alone", "joint"], model: str) 
         (200, 1, 30)
     """
     # Nothing is sent that these cover.
-    settings = replace(settings, privacy=PrivacySettings(), protect=ProtectSettings())
-    if model in OF_SAMPLES:
-        return changed(settings, {**AS_PRINTED, **SAMPLING, "method": method, "model.name": model})
+    settings = unprotected(settings)
     epochs = 1 if model in UNTRAINED else settings.rounds * settings.train.epochs
     chosen = {"method": method, "model.name": model, "rounds": epochs, "train.epochs": 1}
     if settings.reading == "recommended":
         chosen["patience"] = PATIENCE
     return changed(settings, {**AS_PRINTED, **chosen})
+
+
+def unprotected(settings: Settings) -> Settings:
+    """Leave out what covers that which is sent, for those who send nothing."""
+    return replace(settings, privacy=PrivacySettings(), protect=ProtectSettings())

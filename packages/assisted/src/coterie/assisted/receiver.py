@@ -21,8 +21,8 @@ from coterie.assisted.messages import RECEIVE, RESIDUAL, Received, Residuals, Tu
 from coterie.assisted.own_models import Model
 from coterie.assisted.prediction_messages import ApartState, ReceiverState
 from coterie.assisted.protection import protected
-from coterie.assisted.samples.matrix import Samples, digest
-from coterie.assisted.samples.model import BySamples, OfSamples, models_of
+from coterie.assisted.samples.matrix import digest
+from coterie.assisted.samples.model import BySamples, Kinds, OfSamples, kinds, models_of
 from coterie.assisted.settings import Settings
 from coterie.assisted.view import Matrices, View, common
 from coterie.core.data.interactions.cells import Cells
@@ -101,11 +101,11 @@ class Receiver(Meeting[ReceiverState], Apart):
             found = self._received[data.id] = token, made
         return found[1]
 
-    def samples(self, mine: ReceiverState, data: OwnDomain) -> Samples:
+    def samples(self, mine: ReceiverState, data: OwnDomain) -> Kinds:
         """Residuals of all columns in its own rows, its own as they are: what it predicts from."""
         return self._samples(mine, data, self._residual(mine, data))
 
-    def fitted(self, mine: ReceiverState, data: OwnDomain) -> Samples:
+    def fitted(self, mine: ReceiverState, data: OwnDomain) -> Kinds:
         """The same as its models fit them: its own as it sent them, if these came back.
 
         Then who was sent the same fits the same.
@@ -117,7 +117,7 @@ class Receiver(Meeting[ReceiverState], Apart):
         as_sent = self._centred(sent, data.train.columns.values[known])
         return self._samples(mine, data, clean.masked_scatter(known, as_sent))
 
-    def _samples(self, mine: ReceiverState, data: OwnDomain, own: Tensor) -> Samples:
+    def _samples(self, mine: ReceiverState, data: OwnDomain, own: Tensor) -> Kinds:
         view, residuals = View(mine, data, self._matrices), {data.id: own}
         for peer, values in numbered(mine.received[0]).items():
             if peer != data.id:
@@ -125,8 +125,7 @@ class Receiver(Meeting[ReceiverState], Apart):
         found = view.targets(residuals)
         places = Ragged(found.pattern.columns.values.long(), found.pattern.columns.offsets)
         matrix = Cells(places, found.sorted(residuals), view.n_columns)
-        are_columns = self.settings.samples_are_columns
-        return Samples(matrix, view.first_column, data.train.n_columns, are_columns)
+        return kinds(self.settings, matrix, view.first_column, data.train.n_columns)
 
     def _centred(self, sent: Tensor, columns: Tensor) -> Tensor:
         """Residuals that were sent, less their mean in each column where nobody took it off."""
@@ -137,10 +136,10 @@ class Receiver(Meeting[ReceiverState], Apart):
         total = sent.new_zeros(len(count)).index_add_(0, columns, sent)
         return sent - (total / count.clamp_min(1))[columns]
 
-    def _models(self, learner: Learner, samples: Samples) -> dict[str, OfSamples]:
+    def _models(self, learner: Learner, samples: Kinds) -> dict[str, OfSamples]:
         """Models of samples; organisations in one process share what they would train alike."""
         widths = learner.settings.model.widths(learner.data.domain.name)
-        key = digest(samples.matrix), *widths
+        key = digest(next(iter(samples.values())).matrix), *widths
         if key not in self._shared:
             self._shared[key] = models_of(learner, samples)
         return self._shared[key]

@@ -118,7 +118,7 @@ def exposures(experiment: Experiment, sizes: Sequence[int] = SIZES) -> list[dict
     settings, each = experiment.settings, experiment.organisations.each
     scale, key = rating_scale(each), Key.from_seed(settings.seed).fold("attack")
     learners = [Learner(settings, one) for one in each if len(one.train)]
-    samples = [own_samples(one, one.data.rows.argsort()) for one in learners]
+    samples = [own_samples(one, one.data.rows.argsort())[""] for one in learners]
     unit = mean_square(torch.cat([one.matrix.values for one in samples])).sqrt()
     rows = []
     for name, mover in movers(settings, each[0].train.n_rows).items():
@@ -153,7 +153,7 @@ class _Reader:
         """Read the sum over all samples of some parts."""
         total: Params = {}
         for learner, _, samples in parts:
-            model = models_of(learner, samples, self.unit)[self.name]
+            model = models_of(learner, {"": samples}, self.unit)[self.name]
             for field, value in model.sums(self.params, self.key).values.items():
                 total[field] = total[field] + value if field in total else value
         found = self.residuals(total) * self.unit

@@ -55,7 +55,8 @@ class Summing(Independent):
         self, down: None, mine: SummedState, data: OwnDomain, key: Key
     ) -> tuple[Joining, None]:
         """Say which rows it has, in a way that says nothing else, and how large residuals are."""
-        residuals = own_samples(Learner(self.settings, data)).matrix.values
+        learner = Learner(self.settings, data)
+        residuals = learner.objective.residual(data.train.values, learner.base.at(data.train))
         square = residuals.square().mean() if len(residuals) else residuals.new_zeros(())
         rows, cells = torch.tensor(data.train.n_rows), torch.tensor(len(residuals))
         return Joining(digest(data.rows), rows, cells, square), None

@@ -17,12 +17,15 @@ from coterie.assisted.samples.autorec import AutoRec
 from coterie.assisted.samples.gaussian_model import Gaussian
 from coterie.assisted.samples.matrix import Asked, Samples
 from coterie.assisted.samples.sums import AUTOREC, GAUSSIAN, Sums, named, params_of
-from coterie.assisted.settings import AssistSettings
+from coterie.assisted.settings import AssistSettings, Settings
 from coterie.core.data.interactions.cells import Cells
+from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors.keys import Key
 
 _BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation", weights="optimal")
 """η begins where a residual of squared loss, 2 (R - F), is added as it is; w is chosen there."""
+Kinds = Mapping[str, Samples]
+"""The same residuals as samples: what a sample is -> samples; one kind has no name."""
 FEWEST = 8
 """Validation cells from which on rate and weights are chosen: by fewer they may be anything."""
 _ETA, _WEIGHTS = "eta", "weights"
@@ -58,15 +61,16 @@ class BySamples(Model):
 
     Args:
         learner: of the organisation.
-        samples: all residuals that it has.
-        parts: models of these by name.
+        samples: all residuals that it has, by what a sample is.
+        parts: models of these, by name; see `models_of`.
     """
 
     parts: Mapping[str, OfSamples]
 
-    def __init__(self, learner: Learner, samples: Samples, parts: Mapping[str, OfSamples]) -> None:
-        self._learner, self._samples, self.parts = learner, samples, parts
-        self._held: Asked | None = None
+    def __init__(self, learner: Learner, samples: Kinds, parts: Mapping[str, OfSamples]) -> None:
+        self._learner, self.parts = learner, parts
+        self._samples = samples
+        self._held: dict[str, Asked] | None = None
 
     @property
     def unit(self) -> Tensor:
@@ -114,41 +118,45 @@ class BySamples(Model):
 
     def _outputs(self, params: Mapping[str, Params], cells: Cells) -> Tensor:
         """Outputs f_j, ``(n, J)``."""
-        asked, own = self._asked(cells), self._samples.own
-        found = [part.outputs(params[name], own, asked) for name, part in self.parts.items()]
+        asked, found = self._asked(cells), []
+        for name, part in self.parts.items():
+            kind = _kind(name)
+            found.append(part.outputs(params[name], self._samples[kind].own, asked[kind]))
         return torch.stack(found, 1)
 
-    def _asked(self, cells: Cells) -> Asked:
+    def _asked(self, cells: Cells) -> dict[str, Asked]:
         """Name cells by samples; those to validate by are asked for in every round."""
-        if cells is not self._learner.data.valid:
-            return self._samples.asked(cells)
-        if self._held is None:
-            self._held = self._samples.asked(cells)
-        return self._held
+        held = cells is self._learner.data.valid
+        if held and self._held is not None:
+            return self._held
+        asked = {kind: samples.asked(cells) for kind, samples in self._samples.items()}
+        if held:
+            self._held = asked
+        return asked
 
 
-def models_of(
-    learner: Learner, samples: Samples, unit: Tensor | None = None
-) -> dict[str, OfSamples]:
-    """Make the models of samples that the settings name.
+def models_of(learner: Learner, samples: Kinds, unit: Tensor | None = None) -> dict[str, OfSamples]:
+    """Make the models of samples that the settings name, of every kind of samples.
 
     Args:
         learner: of an organisation.
         samples: what they are fitted to.
         unit: ``()`` of residuals; the root mean square of these samples' by default.
     """
-    model = learner.settings.model
+    model, plan = learner.settings.model, learner.plan
     hidden, code = model.widths(learner.data.domain.name)
-    sizes, plan = (hidden, code, model.dropout, model.members), learner.plan
-    found = dict[str, OfSamples]()
-    if model.name != "gaussian":
-        found[AUTOREC] = AutoRec(samples.every, plan, *sizes, unit)
-    if model.name != "autorec":
-        found[GAUSSIAN] = Gaussian(samples.every, model.noise, model.rank, plan.epochs, unit)
+    sizes, found = (hidden, code, model.dropout, model.members), dict[str, OfSamples]()
+    for kind, each in samples.items():
+        if model.name != "gaussian":
+            autorec = AutoRec(each.every, plan, *sizes, unit)
+            found[_name(AUTOREC, kind)] = autorec
+        if model.name != "autorec":
+            gaussian = Gaussian(each.every, model.noise, model.rank, plan.epochs, unit)
+            found[_name(GAUSSIAN, kind)] = gaussian
     return found
 
 
-def own_samples(learner: Learner, order: Tensor | None = None) -> Samples:
+def own_samples(learner: Learner, order: Tensor | None = None) -> Kinds:
     """Residuals of an organisation's own cells, all that one without peers has.
 
     Args:
@@ -158,8 +166,34 @@ def own_samples(learner: Learner, order: Tensor | None = None) -> Samples:
     cells = learner.data.train
     residuals = learner.objective.residual(cells.values, learner.base.at(cells))
     matrix = Cells(cells.columns, residuals, cells.n_columns)
-    are_columns = learner.settings.samples_are_columns
-    return Samples(matrix, 0, cells.n_columns, are_columns, order)
+    return kinds(learner.settings, matrix, 0, cells.n_columns, order)
+
+
+def kinds(
+    settings: Settings, matrix: Cells, first: int, n_own: int, order: Tensor | None = None
+) -> Kinds:
+    """Take residuals at hand as samples, of each kind that the settings name.
+
+    Args:
+        settings: of the run.
+        matrix: arguments as of `Samples`, for all kinds.
+        first: the same.
+        n_own: the same.
+        order: the same.
+    """
+    found = settings.samples_are_columns
+    return {
+        kind if len(found) > 1 else "": Samples(matrix, first, n_own, are_columns, order)
+        for kind, are_columns in found.items()
+    }
+
+
+def _name(model: str, kind: str) -> str:
+    return f"{model}-{kind}" if kind else model
+
+
+def _kind(name: str) -> str:
+    return name.partition("-")[2]
 
 
 def _alike(count: int, eta: float) -> Choice:
@@ -174,11 +208,32 @@ def _joined(parts: Mapping[str, Trained], choice: Choice) -> Trained:
     for name, one in parts.items():
         params |= named(name, one.params)
     params |= {_ETA: choice.eta, _WEIGHTS: choice.weights}
-    every = list(parts.values())
-    state = next((one.state for one in every if one.state is not None), None)
-    return Trained(params, every[0].loss, every[0].epochs, state)
+    states = {name: one.state for name, one in parts.items() if one.state is not None}
+    first = next(iter(parts.values()))
+    return Trained(params, first.loss, first.epochs, _joined_state(states) if states else None)
 
 
 def _part(joined: Trained, name: str) -> Trained:
     """What one part has learned."""
-    return Trained(params_of(joined.params, name), joined.loss, joined.epochs, joined.state)
+    params, state = params_of(joined.params, name), joined.state
+    return Trained(params, joined.loss, joined.epochs, state and _state_of(state, name))
+
+
+def _joined_state(states: Mapping[str, RowState]) -> RowState:
+    """What the optimizers of all parts remember: the members of one part after those of another."""
+    moments: dict[str, Params] = {}
+    for name, one in states.items():
+        for moment, of_params in one.moments.items():
+            moments[moment] = moments.get(moment, {}) | named(name, of_params)
+    return RowState(torch.cat([one.steps for one in states.values()]), moments)
+
+
+def _state_of(joined: RowState, name: str) -> RowState | None:
+    """What the optimizer of one part remembers; None where it has none."""
+    moments = {moment: params_of(each, name) for moment, each in joined.moments.items()}
+    first = next(iter(joined.moments.values()))
+    names = list(dict.fromkeys(key.partition("/")[0] for key in first))
+    if name not in names:
+        return None
+    steps = joined.steps.chunk(len(names))[names.index(name)]  # all have as many members
+    return RowState(steps, moments)

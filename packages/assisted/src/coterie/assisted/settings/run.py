@@ -36,8 +36,8 @@ class ModelSettings:
     column. Of ours, for all methods but mtal, samples are items with the residuals of all
     users at hand (or users, see samples): autorec is an autoencoder of these, gaussian a normal
     distribution of them, blend both."""
-    samples: Literal["items", "users"] = "items"
-    """Of autorec, gaussian and blend: what a sample is."""
+    samples: Literal["items", "users", "both"] = "items"
+    """Of autorec, gaussian and blend: what a sample is; both: a model of each kind."""
     hidden: int = 256
     """Width of the hidden layers of encoder and decoder."""
     code: int = 128
@@ -150,10 +150,11 @@ class Settings(BaseSettings):
     objectives: dict[str, str] | None = None
     """Loss of single organisations, as Drama=huber, where it is not that of the feedback: squared,
     logistic or huber."""
-    start: Literal["mean", "logit", "smoothed", "bias"] | None = None
+    start: Literal["mean", "logit", "smoothed", "constant", "bias"] | None = None
     """F⁰, the base model. Of ratings the mean of a column; of implicit feedback the share of
     positives itself, its logit, or the logit of the smoothed share (s+1)/(n+2); default is that of
-    the reading. bias: of both, with the deviations of an organisation's own rows (ours)."""
+    the reading. constant: as smoothed, and of ratings the mean of all of them (ours). bias: of
+    both, with the deviations of an organisation's own rows (ours)."""
     evaluation: Literal["local", "pooled"] | None = None
     """local, the default of the reading recommended: organisations measure themselves, so a ranking
     is of what one of them holds; pooled: held-out ratings and their scores are sent to whoever runs
@@ -172,10 +173,10 @@ class Settings(BaseSettings):
                 "assisted autoencoders (section 3.3, 'Why AutoEncoders?')"
             )
         self.protect.check(self.method, self.assist.weights, self.data, self.privacy)
-        if self.protect.centre == "receiver" and self.start == "bias":
+        if self.protect.centre == "receiver" and self.start in ("constant", "bias"):
             raise UserError(
-                "'protect.centre' receiver takes off the means of columns, and start bias has "
-                "deviations of rows as well: leave one of them out"
+                "'protect.centre' receiver takes off the means of columns, and start "
+                f"{self.start} has others: set start mean, or protect.centre sender"
             )
         self._check_apart()
         self._check_samples()
@@ -210,8 +211,8 @@ class Settings(BaseSettings):
                 "the method sums needs all rows in common, not a share of "
                 f"{self.data.common:g}: set data.common 1, or take the method residuals"
             )
-        if not self.samples_are_columns:
-            other = "users" if self.model.samples == "items" else "items"
+        if not all(self.samples_are_columns.values()):
+            other = "items" if self.data.align == "user" else "users"
             raise UserError(
                 f"samples of the method sums are what each organisation has of its own, with "
                 f"data.align {self.data.align} not {self.model.samples}: set model.samples {other}"
@@ -242,9 +243,10 @@ class Settings(BaseSettings):
             )
 
     @property
-    def samples_are_columns(self) -> bool:
-        """Whether samples are columns of an organisation's matrix, rather than rows."""
-        return (self.model.samples == "items") == (self.data.align == "user")
+    def samples_are_columns(self) -> dict[str, bool]:
+        """Whether samples, by what they are, are columns of an organisation's matrix, or rows."""
+        kinds = ("items", "users") if self.model.samples == "both" else (self.model.samples,)
+        return {kind: (kind == "items") == (self.data.align == "user") for kind in kinds}
 
     @property
     def compares(self) -> bool:

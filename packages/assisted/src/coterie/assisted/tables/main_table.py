@@ -65,7 +65,8 @@ def measured(study: Study) -> list[Part]:
             if reading == "released":
                 own = released_rows(tuned)
             else:
-                own = [*ceilings(cell, tuned), *own_rows(tuned, study.variants(cell, reading))]
+                own = ceilings(cell, tuned, study.best(cell, reading))
+                own += own_rows(tuned, study.variants(cell, reading))
             plans[reading, cell] = [*baselines(cell, tuned), *own]
     every = {(*place, row.name): row.settings for place, rows in plans.items() for row in rows}
     found = study.run_all("Table 1", every)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
-from coterie.assisted.readings import AS_PRINTED, MODELS, baseline
-from coterie.assisted.settings import UNTRAINED, ProtectSettings, Settings
+from coterie.assisted.readings import AS_PRINTED, MODELS, baseline, unprotected
+from coterie.assisted.settings import UNTRAINED, ModelSettings, Settings
 from coterie.assisted.tables.study import Cell
 from coterie.core.settings.schema import changed, values_of
-from coterie.core.settings.sections import PrivacySettings
 
 Method = Literal["alone", "joint"]
 _APART: tuple[Method, ...] = ("joint", "alone")
@@ -30,9 +29,10 @@ OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
     SUMS: "--variant sums (ours)",
     BEST: "--variant best (ours)",
 }
-_SAMPLING: Mapping[str, tuple[Method, str]] = {
-    "joint-autorec": ("joint", "AutoRec of items, 5 averaged (ours)"),
-    "alone-autorec": ("alone", "AutoRec of items, 5 averaged (ours)"),
+_AUTOREC: Mapping[str, Any] = {
+    "model.name": "autorec",
+    "model.samples": "items",
+    "model.members": ModelSettings.members,
 }
 _JOINT_MTAL = "joint-mtal"
 ORDER = (
@@ -89,21 +89,26 @@ def baselines(cell: Cell, settings: Settings) -> list[Row]:
     return found
 
 
-def ceilings(cell: Cell, settings: Settings) -> list[Row]:
+def ceilings(cell: Cell, settings: Settings, best: Settings) -> list[Row]:
     """Give what is reached by one who holds all data, or only its own, with the means of ours.
 
     Of joint data one can make virtual organisations that have items in common, for MTAL; a ranking
     is then of an item, so there is such a row for ratings only.
+
+    Args:
+        cell: where.
+        settings: of MTAL.
+        best: of ``--variant best``, as which AutoRec is trained.
     """
     found = []
-    for name, (method, label) in _SAMPLING.items():
-        made = baseline(settings, method, name.partition("-")[2])
-        found.append(Row(name, f"{method.capitalize()} {label}", made, method, "autorec"))
+    for method in _APART:
+        made = changed(unprotected(best), {"method": method, **_AUTOREC})
+        label = f"{method.capitalize()} AutoRec of items, {made.model.members} averaged (ours)"
+        found.append(Row(f"{method}-autorec", label, made, method, "autorec"))
     if not cell.higher:
         whole = {"data.align": "item", "data.domains": "uniform", "data.common": 1.0}
         # One who holds all data hides nothing from itself.
-        parts = replace(as_printed(settings), privacy=PrivacySettings(), protect=ProtectSettings())
-        parts = changed(parts, whole)
+        parts = changed(unprotected(as_printed(settings)), whole)
         label = f"Joint MTAL, {parts.data.n_domains} virtual parts (ours)"
         found.append(Row(_JOINT_MTAL, label, parts, "joint", OWN))
     return found

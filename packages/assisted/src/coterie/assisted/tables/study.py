@@ -11,7 +11,7 @@ from coterie.assisted.experiment import Experiment
 from coterie.assisted.paper import PAPER
 from coterie.assisted.published import departures, has_cell, printed
 from coterie.assisted.readings import resolve, unread
-from coterie.assisted.settings import EXCHANGING, ProtectSettings, Settings
+from coterie.assisted.settings import EXCHANGING, ModelSettings, ProtectSettings, Settings
 from coterie.core.data.interactions.canonical import data_digest
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
@@ -174,7 +174,7 @@ def can_sum(settings: Settings) -> bool:
     data = settings.data
     all_know_all = data.common == 1 and data.domains != "source"
     protects = settings.protect != ProtectSettings()
-    return all_know_all and settings.samples_are_columns and not protects
+    return all_know_all and all(settings.samples_are_columns.values()) and not protects
 
 
 # One run of a table, and how its numbers are called.
@@ -253,10 +253,15 @@ class Study(study.Study[Settings]):
         """
         if self.configuration.given.variant != "best" or reading == "released":
             return {}
-        best = self._arranged(cell, reading, "best")
-        if cell.higher or not can_sum(best):
+        best = self.best(cell, reading)
+        samples = self.given.get("model.samples", ModelSettings.samples)
+        if cell.higher or not can_sum(changed(best, {"model.samples": samples})):
             return {"best": best}
         return {"best": best, "sums": self._arranged(cell, reading, "sums")}
+
+    def best(self, cell: Cell, reading: str) -> Settings:
+        """Settings of ``--variant best`` in a cell."""
+        return self._arranged(cell, reading, "best")
 
     def _arranged(self, cell: Cell, reading: str, variant: str | None) -> Settings:
         flags = {**self.given, **cell.values, "reading": reading}
