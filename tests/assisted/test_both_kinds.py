@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import minimize_scalar
+from hypothesis import given
+from hypothesis import settings as settings_of_hypothesis
+from hypothesis import strategies as st
+from scipy.optimize import minimize, nnls
 from tests.assisted.small_organisations import finished
 from tests.assisted.test_residuals_once import (
     inputs_dense,
@@ -17,6 +20,7 @@ from tests.assisted.test_residuals_once import (
     trained_by_hand,
 )
 
+from coterie.assisted.aggregation import Fit, settle
 from coterie.assisted.client_halves import client_half
 from coterie.assisted.data import Organisations
 from coterie.assisted.experiment import Experiment
@@ -59,7 +63,7 @@ def outputs_by_hand(data, how, rounds):
 
 @pytest.mark.parametrize("align", ["user", "item"])
 def test_predictions_are_those_of_a_plain_loop(align):
-    """F = F⁰ + η (w f_items + (1 - w) f_users): f by hand; w and η by scipy and a closed form."""
+    """F = F⁰ + η (w f_items + (1 - w) f_users): f by hand, the best step by scipy."""
     data, how = organisations(), settings(align, rounds=2, model=MODEL, start="constant")
     run = finished(run_of(how, data))
     best, first = int(run.results["test/best_round"]), 0
@@ -73,17 +77,12 @@ def test_predictions_are_those_of_a_plain_loop(align):
         gap, both = (held - bases[own])[at], outputs[:, own][at]
         assert len(gap) >= FEWEST
 
-        def loss(w, gap=gap, both=both):
-            return np.mean((gap - 0.5 * both @ [w, 1 - w]) ** 2)
-
-        w = minimize_scalar(loss, (0, 1), bounds=(0, 1), options={"xatol": 1e-12}).x
-        mixed = both @ [w, 1 - w]
-        eta = max(gap @ mixed / (mixed @ mixed), 0.0)
-        expected = bases[own] + eta * outputs[:, own] @ [w, 1 - w]
+        step = nnls(both, gap)[0]
+        expected = bases[own] + outputs[:, own] @ step
         asked = ~one.test.to_dense(float("nan")).isnan().numpy()
         found = run.federation.client.predicted(kept_by(run, one.id), one, one.test).numpy()
         np.testing.assert_allclose(found, expected[asked], rtol=1e-5)
-        between.append(0.01 < w < 0.99)
+        between.append(min(step) > 0.01 * max(step))
         first += one.train.n_columns
     assert any(between)  # else one kind alone would do
 
@@ -184,3 +183,21 @@ def test_what_is_needed_is_that_of_each_kind():
     for which in ("memory", "steps"):
         assert total(items, which) != total(users, which)
         assert total(both, which) == total(items, which) + total(users, which)
+
+
+@given(st.integers(0, 10_000))
+@settings_of_hypothesis(max_examples=20)
+def test_of_likes_no_step_that_is_nowhere_negative_is_better(seed):
+    key = Key.from_seed(seed)
+    outputs = key.fold("outputs").normal(60, 2, dtype=torch.float64) * torch.tensor([0.2, 1.0])
+    truth = 3.0 * outputs[:, 0] + outputs[:, 1] + key.fold("rest").normal(60, dtype=torch.float64)
+    labels, scores = (truth > 0).double(), torch.zeros(60, dtype=torch.float64)
+    found = settle(Fit(Logistic(), labels, scores, outputs), 0.5)
+
+    def loss(step):
+        logits = outputs.numpy() @ step
+        return np.mean(np.logaddexp(0.0, logits) - labels.numpy() * logits)
+
+    mine = float(found.eta) * found.weights.numpy()
+    best = minimize(loss, np.ones(2), bounds=[(0, None)] * 2, tol=1e-14)
+    assert loss(mine) <= best.fun + 1e-6

@@ -19,6 +19,7 @@ _FIRST_ETA = 0.1  # from where L-BFGS searches η in the public code
 _NEWTON_STEPS = 50
 _HALVINGS = 30
 _GAP = 1e-9
+_TURNS = 100
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,38 @@ def choose(fit: Fit, how: AssistSettings, held: Fit | None = None) -> Choice:
     if "lbfgs" in (how.eta_rule, how.weights):
         return _by_lbfgs(fit, Choice(eta, weights), how)
     return Choice(eta, weights)
+
+
+def settle(fit: Fit, eta: float) -> Choice:
+    """Choose w and η by turns until each is the best for the other (ours).
+
+    Of a convex loss η w is then the best of all steps that are nowhere negative, however large. The
+    w of a small η would be that of outputs which are large themselves.
+
+    Args:
+        fit: at cells that no output was fitted to.
+        eta: where the search begins.
+
+    Example:
+        >>> from coterie.assisted.objective import Squared
+        >>> outputs = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+        >>> ratings, scores = torch.tensor([[6.0, 2.0], [0.0, 0.0]]).double()
+        >>> found = settle(Fit(Squared(), ratings, scores, outputs), 0.5)
+        >>> [round(float(part), 3) for part in found.eta * found.weights]
+        [6.0, 2.0]
+    """
+    weights = torch.ones(1, dtype=torch.float64)
+    if fit.outputs.shape[1] > 1:
+        weights = best_weights(fit, eta)
+    found = Choice(best_eta(fit, weights, eta).clamp_min(0.0), weights)
+    for _ in range(_TURNS if len(weights) > 1 else 0):
+        weights = best_weights(fit, float(found.eta))
+        better = Choice(best_eta(fit, weights, float(found.eta)).clamp_min(0.0), weights)
+        gain = fit.loss(found.eta, found.weights) - fit.loss(better.eta, better.weights)
+        if not gain > 0:
+            break
+        found = better
+    return found
 
 
 def best_weights(fit: Fit, eta: float) -> Tensor:

@@ -10,20 +10,20 @@ from torch import Tensor
 
 from coterie.assisted.aae.network import Params
 from coterie.assisted.aae.training import Trained
-from coterie.assisted.aggregation import Choice, Fit, choose
+from coterie.assisted.aggregation import Choice, Fit, settle
 from coterie.assisted.learner import Learner
 from coterie.assisted.own_models import Model
 from coterie.assisted.samples.autorec import AutoRec
 from coterie.assisted.samples.gaussian_model import Gaussian
 from coterie.assisted.samples.matrix import Asked, Samples
 from coterie.assisted.samples.sums import AUTOREC, GAUSSIAN, Sums, named, params_of
-from coterie.assisted.settings import AssistSettings, Settings
+from coterie.assisted.settings import Settings
 from coterie.core.data.interactions.cells import Cells
 from coterie.core.local_training.row_optimizer import RowState
 from coterie.core.tensors.keys import Key
 
-_BY_VALIDATION = AssistSettings(eta=0.5, eta_rule="validation", weights="optimal")
-"""η begins where a residual of squared loss, 2 (R - F), is added as it is; w is chosen there."""
+_WHOLE = 0.5
+"""The η by which a residual of squared loss, 2 (R - F), is added as it is."""
 Kinds = Mapping[str, Samples]
 """The same residuals as samples: what a sample is -> samples; one kind has no name."""
 FEWEST = 8
@@ -56,8 +56,8 @@ class OfSamples(Protocol):
 class BySamples(Model):
     """Models of samples, and what an organisation makes of them (Eq. 6 to 8, in one round).
 
-    Weights w on the simplex, and then the rate η, are the best ones at the organisation's own
-    validation cells; where it has few of these, weights are equal and the step is a whole one.
+    Weights w on the simplex and the rate η are the best ones at the organisation's own validation
+    cells; where it has few of these, weights are equal and the step is a whole one.
 
     Args:
         learner: of the organisation.
@@ -97,7 +97,7 @@ class BySamples(Model):
         """Choose the rate of what models have learned."""
         cells = self._learner.data.valid
         if len(cells) < FEWEST:
-            return _joined(found, _alike(len(found), _BY_VALIDATION.eta))
+            return _joined(found, _alike(len(found), _WHOLE))
         outputs = self._outputs({name: one.params for name, one in found.items()}, cells)
         held = Fit(
             self._learner.objective,
@@ -105,7 +105,7 @@ class BySamples(Model):
             self._learner.base.at(cells).double(),
             outputs.double(),
         )
-        return _joined(found, choose(held, _BY_VALIDATION, held))
+        return _joined(found, settle(held, _WHOLE))
 
     def predict(self, params: Params, cells: Cells) -> Tensor:
         """F at cells of the organisation's own matrix, ``(n,)``; F⁰ before anything has begun."""
