@@ -187,28 +187,35 @@ def test_no_rating_moves_residuals_by_more_than_is_said(order, bound):
     assert sensitivity(bound, 8.0, order, alone=True) == min(2 * bound, 8.0)
 
 
-def test_one_rating_moves_its_own_residual_alone_where_receivers_take_off_means():
+def test_who_shares_a_mean_with_a_rating_moves_with_it():
+    """Its own residual alone, where receivers take means off."""
     data = organisations()
     one = data.each[0]
     values = one.train.values.clone()
     values[0] = 6 - values[0] if float(values[0]) != 3 else 5.0
     train = replace(one.train, values=values)
     other = replace(one, domain=replace(one.domain, train=train))
-    for centre, alone in (("sender", False), ("receiver", True)):
-        protect = ProtectSettings(centre=centre)
+    in_column = int((one.train.columns.values == one.train.columns.values[0]).sum())
+    assert 1 < in_column < len(values)
+    for centre, start, wanted in (
+        ("sender", "mean", in_column),
+        ("sender", "constant", len(values)),
+        ("receiver", "mean", 1),
+    ):
+        how = noisy(data=SCALE, protect=ProtectSettings(centre=centre), start=start)
         sent = []
         for each in (one, other):
-            client = client_half(noisy(data=SCALE, protect=protect))
+            client = client_half(how)
             run, _ = run_of(client.settings, data)
             run.advance()
             mine = replace(kept_by(run, 0), scores=client.own(each)[0].base.at(each.train))
             secret = run.secret.fold(torch.tensor([0]))
             up, _ = client.residual(Turn(1, len(values)), mine, each, secret)
             sent.append(up.values)
-        moved = int((sent[0] != sent[1]).sum())
-        in_column = int((one.train.columns.values == one.train.columns.values[0]).sum())
-        assert moved == (1 if alone else in_column)
-        assert in_column > 1
+        moved = (sent[0] - sent[1]).abs()
+        assert int((moved > 0).sum()) == wanted
+        said = sensitivity(LAPLACE.clip, 8.0, order=1, alone=centre == "receiver")
+        assert float(moved.sum()) <= said + 1e-9
 
 
 def test_the_epsilon_of_a_rating_is_that_of_all_that_it_moves():

@@ -1,9 +1,10 @@
 """What noise on residuals guarantees one rating.
 
 The ε of the accountant is that of one residual. A rating moves more than its own: F⁰ is the mean of
-its column, so all residuals of the column move with it. Of n ratings in a column, one that changes
-moves its own residual by D (1 - 1/n) and each other one by D/n, where D is what a residual moves by
-with its rating alone; clipped to [-b, b] none moves by more than 2 b.
+its column (with start constant of all ratings of the organisation), so all residuals of the column
+move with it. Of n ratings in such a mean, one that changes moves its own residual by D (1 - 1/n)
+and each other one by D/n, where D is what a residual moves by with its rating alone; clipped to
+[-b, b] none moves by more than 2 b.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ class BySamples(Model):
     parts: Mapping[str, OfSamples]
 
     def __init__(self, learner: Learner, samples: Kinds, parts: Mapping[str, OfSamples]) -> None:
-        self._learner, self.parts = learner, parts
-        self._samples = samples
+        self._learner, self._samples, self.parts = learner, samples, parts
         self._held: dict[str, Asked] | None = None
 
     @property
