@@ -61,6 +61,21 @@ def sent_in_round_1(settings):
     return found
 
 
+def test_residuals_of_one_number_give_all_ratings_away_but_for_one_guess() -> None:
+    """An organisation that has both ends of the scale is read whole, whatever its columns have."""
+    settings = make_settings(**(ONCE | {"start": "constant"}))
+    heard = overhear(Experiment(settings), settings, 1)
+    scale = torch.arange(1.0, 6.0, dtype=torch.float64)
+    spans = [one.ratings.min() == 1 and one.ratings.max() == 5 for one in heard]
+    assert any(spans)
+    for one, spanning in zip(heard, spans, strict=True):
+        assert len(one.base.unique()) == 1
+        assert shares_of_ratings([one], 1, scale)["certain"] == float(spanning)
+    usual = make_settings(**ONCE)
+    columns = overhear(Experiment(usual), usual, 1)
+    assert 0 < shares_of_ratings(columns, 1, scale)["certain"] < 1
+
+
 @pytest.mark.filterwarnings("ignore:noise and privacy")
 @pytest.mark.parametrize(
     ("name", "once"),

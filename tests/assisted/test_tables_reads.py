@@ -179,6 +179,14 @@ def test_sums_have_a_row_where_organisations_can_have_one_model(cell, flags, nam
     assert [settings.method for settings in found.values()] == ["residuals", "sums"][: len(names)]
 
 
+def test_sums_have_a_row_whatever_samples_the_variant_best_has(monkeypatch):
+    asked = Study(configure(PAPER, ["--variant=best"]), (0,), 0)
+    best = changed(asked.best(USERS, "recommended"), {"model.samples": "both"})
+    monkeypatch.setattr(Study, "best", lambda self, cell, reading: best)
+    found = asked.variants(USERS, "recommended")
+    assert [settings.model.samples for settings in found.values()] == ["both", "items"]
+
+
 def test_a_variant_that_is_another_method_has_no_table():
     with pytest.raises(UserError, match="variant 'sums' is another method"):
         Study(configure(PAPER, ["--variant=sums"]), (0,), 0).settings  # noqa: B018
