@@ -29,11 +29,17 @@ OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
     SUMS: "--variant sums (ours)",
     BEST: "--variant best (ours)",
 }
-_AUTOREC: Mapping[str, Any] = {
-    "model.name": "autorec",
-    "model.samples": "items",
-    "model.members": ModelSettings.members,
+_AUTOREC: Mapping[str, Any] = {"model.name": "autorec", "model.members": ModelSettings.members}
+_OF_ITEMS = "AutoRec of items"
+_APART_AS: Mapping[Method, tuple[str, Mapping[str, Any]]] = {
+    "joint": (_OF_ITEMS, {"model.samples": "items"}),
+    # Chosen on validation for itself: what an item is worth one cannot learn from its own ratings.
+    "alone": (
+        f"{_OF_ITEMS} and users from own bias",
+        {"model.samples": "both", "start": "bias"},
+    ),
 }
+"""How AutoRec is trained without an exchange, beside the settings of ``--variant best``."""
 _JOINT_MTAL = "joint-mtal"
 ORDER = (
     *(f"joint-{model}" for model in MODELS if model != "rate"),
@@ -102,8 +108,9 @@ def ceilings(cell: Cell, settings: Settings, best: Settings) -> list[Row]:
     """
     found = []
     for method in _APART:
-        made = changed(unprotected(best), {"method": method, **_AUTOREC})
-        label = f"{method.capitalize()} AutoRec of items, {made.model.members} averaged (ours)"
+        model, own = _APART_AS[method]
+        made = changed(unprotected(best), {"method": method, **_AUTOREC, **own})
+        label = f"{method.capitalize()} {model}, {made.model.members} averaged (ours)"
         found.append(Row(f"{method}-autorec", label, made, method, "autorec"))
     if not cell.higher:
         whole = {"data.align": "item", "data.domains": "uniform", "data.common": 1.0}
