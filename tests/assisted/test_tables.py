@@ -35,7 +35,7 @@ COMMON = [
 CEILINGS = [
     "Joint AutoRec of items, 5 averaged (ours)",
     "Joint MTAL, 3 virtual parts (ours)",
-    "Alone AutoRec of items and users from own bias, 5 averaged (ours)",
+    "Alone AutoRec of items and users, 5 averaged (ours)",
 ]
 RECOMMENDED = [*COMMON[:6], *CEILINGS[:2], *COMMON[6:12], CEILINGS[2], *COMMON[12:]]
 FEW = ["Joint Base", "Joint MF", "Joint AAE", "Alone AAE", COMMON[-2], "MTAL"]

@@ -211,7 +211,8 @@ def test_one_who_holds_all_data_is_trained_as_the_variant_best_of_these_data(cel
     best = asked.best(cell, "recommended")
     tuned = asked.tuned(cell, "recommended")
     rows = {row.name: row.settings for row in ceilings(cell, tuned, best)}
-    for method, samples, start in (("joint", "items", best.start), ("alone", "both", "bias")):
+    alone = "bias" if cell.align == "user" else best.start
+    for method, samples, start in (("joint", "items", best.start), ("alone", "both", alone)):
         found = rows[f"{method}-autorec"]
         assert (found.method, found.start) == (method, start)
         assert found.model == replace(best.model, samples=samples, members=5)
