@@ -193,6 +193,14 @@ def test_a_variant_that_is_another_method_has_no_table():
     assert Study(configure(PAPER, ["--variant=best"]), (0,), 0).settings.method == "residuals"
 
 
+@pytest.mark.parametrize(("data", "members"), [("ml-100k", 5), ("ml-1m", 3)])
+def test_the_variant_best_is_what_the_docs_describe(data, members):
+    found = configure(PAPER, [f"--data={data}", "--variant=best"]).settings
+    assert (found.method, found.model.name) == ("residuals", "autorec")
+    assert (found.start, found.model.samples) == ("constant", "both")
+    assert found.model.members == members
+
+
 def test_one_who_holds_all_data_has_it_whole_and_hides_nothing():
     limits = {**UNIFORM, "data.count": 3, "data.common": 0.5, "protect.residuals": "dp"}
     asked = changed(Settings(), limits)
