@@ -1,8 +1,10 @@
 """Jobs in worker processes; kept apart, as workers import this module."""
 
+import gc
 import multiprocessing
 import os
 import signal
+import weakref
 
 import pytest
 import torch
@@ -65,3 +67,31 @@ def test_workers_take_numbers_too_small_for_the_processor_as_zero(tmp_path):
     tiny, small = (float(job.path.read_text()) for job in made)
     assert tiny == 0.0
     assert small == pytest.approx(1e-37)
+
+
+_runs = []
+
+
+class Run:
+    """Part of a cycle, as a Trainer is."""
+
+    def __init__(self):
+        self.own = self
+
+
+def count_earlier(_, path):
+    gc.disable()  # else Python may collect on its own
+    path.write_text(str(sum(one() is not None for one in _runs)))
+    _runs.append(weakref.ref(Run()))
+
+
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_job_leaves_nothing_in_memory(tmp_path, workers):
+    made = [jobs.Job(tmp_path / str(number), count_earlier, None) for number in range(3)]
+    try:
+        jobs.run_jobs(made, workers, "runs", progress=False)
+    finally:
+        gc.enable()
+        _runs.clear()
+    assert [job.path.read_text() for job in made] == ["0", "0", "0"]

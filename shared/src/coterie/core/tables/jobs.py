@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -135,7 +136,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, title: str, progress: bool = Tru
     with Counting(title, len(waiting), progress) as bar:
         if workers == 0:
             for job in waiting:
-                job.work(job.argument, job.path)
+                _do(job.work, job.argument, job.path)
                 bar.done(job.label)
         else:
             _in_processes(waiting, min(workers, len(waiting)), bar.done)
@@ -167,7 +168,7 @@ def _in_processes(waiting: list[Job], workers: int, done: Callable[[str], None])
             ready = [job for job in waiting if job.needs is None or job.needs.path.exists()]
             for job in ready:
                 waiting.remove(job)
-                running[pool.submit(job.work, job.argument, job.path)] = job
+                running[pool.submit(_do, job.work, job.argument, job.path)] = job
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(future)
                 future.result()
@@ -179,6 +180,16 @@ def _in_processes(waiting: list[Job], workers: int, done: Callable[[str], None])
         ) from None
     finally:
         pool.shutdown(wait=not running, cancel_futures=True)
+
+
+def _do(work: Work, argument: Any, path: Path) -> None:
+    """Do the work of a job, and give back its memory.
+
+    A Trainer is part of reference cycles, with all tensors of its run: gigabytes, but few objects,
+    so that Python would collect them much later.
+    """
+    work(argument, path)
+    gc.collect()
 
 
 def _prepare() -> None:
