@@ -29,7 +29,6 @@ OURS = {name: label for name, (label, _) in VARIANTS.items()} | {
     SUMS: "--variant sums (ours)",
     BEST: "--variant best (ours)",
 }
-_AUTOREC: Mapping[str, Any] = {"model.name": "autorec", "model.members": ModelSettings.members}
 _JOINT_MTAL = "joint-mtal"
 ORDER = (
     *(f"joint-{model}" for model in MODELS if model != "rate"),
@@ -98,7 +97,9 @@ def ceilings(cell: Cell, settings: Settings, best: Settings) -> list[Row]:
     """
     found = []
     for method in _APART:
-        made = changed(unprotected(best), {"method": method, **_AUTOREC, **_own(method, cell)})
+        made = changed(
+            unprotected(best), {"method": method, "model.name": "autorec", **_own(method, cell)}
+        )
         of = "items and users" if made.model.samples == "both" else "items"
         label = f"{method.capitalize()} AutoRec of {of}, {made.model.members} averaged (ours)"
         found.append(Row(f"{method}-autorec", label, made, method, "autorec"))
@@ -115,10 +116,11 @@ def _own(method: Method, cell: Cell) -> dict[str, Any]:
     """Say in what AutoRec without an exchange is not as ``--variant best``.
 
     Chosen for who is alone by its own validation (docs/assisted.md): where users are in common, it
-    begins best with its bias model, as it has too few ratings of a user to learn a mean from.
+    begins best with its bias model, as it has too few ratings of a user to learn a mean from. One
+    model needs little memory, so it has all members.
     """
     if method == "joint":
-        return {"model.samples": "items"}
+        return {"model.samples": "items", "model.members": ModelSettings.members}
     return {"model.samples": "both"} | ({"start": "bias"} if cell.align == "user" else {})
 
 
