@@ -12,7 +12,7 @@ from coterie.assisted.apart import Apart
 from coterie.assisted.data import Organisations
 from coterie.assisted.experiment import score_users
 from coterie.assisted.prediction_messages import ApartState, Epochs, Predictions
-from coterie.assisted.readings import idle, resolve
+from coterie.assisted.readings import idle, resolve, unread
 from coterie.assisted.settings import (
     AssistSettings,
     DomainSettings,
@@ -220,10 +220,8 @@ def test_what_makes_no_sense_is_refused(changes, why):
 
 def test_what_was_set_in_vain_is_named():
     assert idle(settings("mf", data=DomainSettings())) == ["model.hidden"]
-    assert idle(resolve(Settings(start="mean", model=ModelSettings(biases="broadcast")))) == [
-        "model.biases",
-        "start",
-    ]
+    assert idle(resolve(Settings(model=ModelSettings(biases="broadcast")))) == ["model.biases"]
+    assert idle(settings("mf", data=DomainSettings(), start="bias")) == ["model.hidden", "start"]
     base = resolve(
         Settings(
             method="joint",
@@ -236,6 +234,16 @@ def test_what_was_set_in_vain_is_named():
     )
     assert sorted(idle(base)) == ["assist.eta", "data.domains", "data.side", "train.lr"]
     assert idle(resolve(Settings(method="alone", train=TrainSettings(hide=0.2)))) == []
+
+
+def test_a_start_that_a_variant_has_not_is_never_called_without_effect():
+    """Means of columns are F⁰ by each of three words; ``--variant best`` begins with one number."""
+    variant = {"method": "residuals", "model": ModelSettings("autorec")}
+    for start in ("constant", "mean", "smoothed", "logit"):
+        assert "start" not in idle(resolve(Settings(start=start, **variant)))
+        assert ("start" in unread(resolve(Settings(start=start, **variant)))) == (
+            start != "constant"
+        )
 
 
 def test_clients_import_no_server():

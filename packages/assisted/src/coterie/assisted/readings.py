@@ -59,6 +59,8 @@ def resolve(settings: Settings) -> Settings:
 def idle(settings: Settings) -> list[str]:
     """Name what was set and has no effect on the method and its model.
 
+    A ``start`` that gives the same F⁰ as the reading's is not named: a variant may have another.
+
     Args:
         settings: resolved.
 
@@ -69,16 +71,24 @@ def idle(settings: Settings) -> list[str]:
     """
     own = values_of(settings)
     usual = values_of(resolve(Settings(reading=settings.reading)))
-    vain = [name for name in own if name.startswith(tuple(unread(settings)))]
+    vain = [name for name in own if name.startswith(tuple(_ignored(settings)))]
     return [name for name in vain if own[name] != usual[name]]
 
 
 def unread(settings: Settings) -> list[str]:
     """Give what does not matter to the method and its model, as beginnings of settings' names.
 
+    That is what they ignore, and ``start`` where F⁰ is the mean of a column by each choice at hand.
+
     Args:
         settings: resolved.
     """
+    ratings_alone = settings.data.feedback == "explicit" and not settings.objectives
+    by_column = ratings_alone and settings.start not in ("constant", "bias")
+    return [*_ignored(settings), *(["start"] if by_column else [])]
+
+
+def _ignored(settings: Settings) -> list[str]:
     method, model, found = settings.method, settings.model.name, []
     if method != "mtal":
         found += ["assist."]
@@ -107,10 +117,7 @@ def unread(settings: Settings) -> list[str]:
         found += ["data.side"]
     if model in UNTRAINED:
         found += ["model.code", "model.sizes", "train.", "data.side", "patience"]
-    ratings_alone = settings.data.feedback == "explicit" and not settings.objectives
-    by_column = ratings_alone and settings.start not in ("constant", "bias")
-    starting = method == "mtal" or model == "base" or model in OF_SAMPLES
-    if by_column or not starting:
+    if not (method == "mtal" or model == "base" or model in OF_SAMPLES):
         found += ["start"]
     return found
 
