@@ -201,6 +201,14 @@ def test_the_variant_best_is_what_the_docs_describe(data, members):
     assert found.model.members == members
 
 
+def test_the_variant_noisy_is_what_the_docs_describe():
+    found = configure(PAPER, ["--data=ml-100k", "--variant=noisy"]).settings
+    assert (found.method, found.model.name, found.model.samples) == ("residuals", "autorec", "both")
+    assert (found.protect.own, found.protect.centre) == ("protected", "receiver")
+    low, high = found.data.scale
+    assert 2 * (high - low) / found.privacy.scale == 4.0  # ε of a rating, which moves 2 (R - 3)
+
+
 def test_one_who_holds_all_data_has_it_whole_and_hides_nothing():
     limits = {**UNIFORM, "data.count": 3, "data.common": 0.5, "protect.residuals": "dp"}
     asked = changed(Settings(), limits)

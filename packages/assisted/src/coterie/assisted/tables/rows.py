@@ -116,8 +116,8 @@ def _own(method: Method, cell: Cell) -> dict[str, Any]:
     """Say in what AutoRec without an exchange is not as ``--variant best``.
 
     Chosen for who is alone by its own validation (docs/assisted.md): where users are in common, it
-    begins best with its bias model, as it has too few ratings of a user to learn a mean from. One
-    model needs little memory, so it has all members.
+    begins best with its bias model, as it has too few ratings of a user to learn a mean from. The
+    joint row is one model and not one an organisation, so memory does not limit its members.
     """
     if method == "joint":
         return {"model.samples": "items", "model.members": ModelSettings.members}
