@@ -14,7 +14,7 @@ from coterie.assisted.prediction_messages import MEASURE, Predictions
 from coterie.assisted.readings import baseline
 from coterie.assisted.tables import CATALOGUE, main_table, make_table, study
 from coterie.assisted.tables.main_table import Part, standing_notes, with_best_rate
-from coterie.assisted.tables.rows import RATES, Row, baselines, own_rows, released_rows
+from coterie.assisted.tables.rows import RATES, Row, baselines, ceilings, own_rows, released_rows
 from coterie.assisted.tables.study import Cell
 from coterie.core.errors import UserError
 from coterie.core.run.driver import FederatedRun
@@ -346,6 +346,9 @@ def test_side_information_has_rows_of_its_own_and_one_seed(monkeypatch):
     labels = [row.label for row in baselines(Cell("explicit", "user", "genre"), settings)]
     assert "Alone AAE_s" in labels
     assert "Alone bias model" in labels
+    labels = [row.label for row in ceilings(Cell("explicit", "user", "genre"), settings, settings)]
+    assert "Joint MTAL_s, 8 virtual parts (ours)" in labels
+    assert "Joint AutoRec of items, 5 averaged (ours)" in labels  # it reads no profiles
     asked = []
     monkeypatch.setattr(type(CATALOGUE), "make_table", lambda self, *_, **how: asked.append(how))
     for flags, seeds in (["--data.side=true"], None), ([], None), (["--data.side=true"], (3, 4)):

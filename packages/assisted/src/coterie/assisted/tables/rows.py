@@ -107,7 +107,7 @@ def ceilings(cell: Cell, settings: Settings, best: Settings) -> list[Row]:
         whole = {"data.align": "item", "data.domains": "uniform", "data.common": 1.0}
         # One who holds all data hides nothing from itself.
         parts = changed(unprotected(as_printed(settings)), whole)
-        label = f"Joint MTAL, {parts.data.n_domains} virtual parts (ours)"
+        label = f"Joint {_mtal(parts)}, {parts.data.n_domains} virtual parts (ours)"
         found.append(Row(_JOINT_MTAL, label, parts, "joint", OWN))
     return found
 
@@ -137,10 +137,9 @@ def own_rows(settings: Settings, more: Mapping[str, Settings] = MappingProxyType
     if settings not in variants.values():
         variants[_CONFIGURED] = settings
     variants |= more
-    side = "_s" if settings.data.side else ""
     labels = {OWN: "MTAL", **OURS}
     return [
-        Row(name, labels[name].replace("MTAL", f"MTAL{side}"), variant)
+        Row(name, labels[name].replace("MTAL", _mtal(settings)), variant)
         for name, variant in variants.items()
     ]
 
@@ -155,8 +154,7 @@ def released_rows(settings: Settings) -> list[Row]:
     """Give MTAL with each of the rates of the public code."""
     plain = changed(as_printed(settings), {"assist.weights": "constant"})
     return [
-        Row(name, f"MTAL{'_s' if settings.data.side else ''}", rated(plain, rule, eta))
-        for name, (rule, eta) in RATES.items()
+        Row(name, _mtal(settings), rated(plain, rule, eta)) for name, (rule, eta) in RATES.items()
     ]
 
 
@@ -176,6 +174,10 @@ def rate_of(settings: Settings) -> str:
     rule, weights = own["assist.eta_rule"], own["assist.weights"]
     text = f"η {own['assist.eta']:g}" if rule == "constant" else f"η by {rule}"
     return text if weights == "constant" else f"{text}, w by {weights}"
+
+
+def _mtal(settings: Settings) -> str:
+    return "MTAL_s" if settings.data.side else "MTAL"
 
 
 def _label(method: Method, model: str, settings: Settings) -> str:
